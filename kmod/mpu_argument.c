@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The driver's own copy of an ioctl's argument: a probe at rm_ioctl, which receives it in kernel memory on every release
+ * Reads the driver's copy of an ioctl's argument, by a probe at rm_ioctl. On every release rm_ioctl receives the argument in kernel memory
  * (`rm_ioctl(nvidia_stack_t *, nv_state_t *, nv_file_private_t *, NvU32 Command, void *pData, NvU32 dataSize)`: nv.h of 515.43.04
  * to 595.45.04, and the interface files of 390.157 to 555.58.02).
  *
- * The caller's memory can change between any two looks at it; this copy cannot. It decides which control a call is and where its
- * parameters stand. A host pays nothing for the probe before a container first calls.
+ * The caller can change its memory at any time, but not this copy. So this copy determines the control and the address of its parameters.
+ * The probe is armed at the first call from a container, so that a host without containers does not pay for it.
  */
 #include <linux/delay.h>
 #include <linux/jiffies.h>
@@ -17,18 +17,18 @@
 #include <linux/workqueue.h>
 #include "mpu.h"
 
-/* Places of rm_ioctl's parameters. */
+/* Indexes of rm_ioctl's parameters. */
 enum { MPU_RM_COMMAND = 3, MPU_RM_DATA = 4, MPU_RM_SIZE = 5 };
 
-/* Guards the probe's coming and going, not its use. */
+/* Serialises registering, arming and unregistering. The handler runs without it. */
 static DEFINE_MUTEX(mpu_probe_lock);
 static struct kprobe mpu_probe;
 static bool mpu_probe_registered;
 bool mpu_probe_armed;
-/* Why there is none. */
+/* Why the probe is not armed; 0 if nothing failed. */
 static int mpu_probe_error;
 
-void mpu_request_is(struct mpu_context *context, unsigned int request)
+void mpu_classify_request(struct mpu_context *context, unsigned int request)
 {
 	switch (request) {
 	case NV_ESC_RM_ALLOC:
@@ -37,26 +37,29 @@ void mpu_request_is(struct mpu_context *context, unsigned int request)
 		context->bits = MPU_ALLOCATES;
 	}
 }
-NOKPROBE_SYMBOL(mpu_request_is);
+NOKPROBE_SYMBOL(mpu_classify_request);
 
-static noinline void mpu_argument_claims(struct mpu_context *context)
+static noinline void mpu_begin_translation(struct mpu_context *context)
 {
 	u32 counter;
 
-	mpu_context_translates(context, mpu_rs_begin(context->call, &context->argument, &counter));
+	mpu_context_set_bits(context, mpu_rs_begin(context->call, &context->argument, &counter));
 	mpu_count(counter);
 }
-NOKPROBE_SYMBOL(mpu_argument_claims);
+NOKPROBE_SYMBOL(mpu_begin_translation);
 
-void mpu_argument_says(struct mpu_context *context)
+void mpu_classify_control(struct mpu_context *context)
 {
-	WRITE_ONCE(context->argued, true);
-	if (mpu_rs_may_claim(context->argument.cmd))
-		mpu_argument_claims(context);
+	WRITE_ONCE(context->argument_seen, true);
+	if (mpu_rs_may_carry_pids(context->argument.cmd))
+		mpu_begin_translation(context);
 }
-NOKPROBE_SYMBOL(mpu_argument_says);
+NOKPROBE_SYMBOL(mpu_classify_control);
 
-/* Reads into the context. What cannot be read whole is of no use to anybody: `argued` and the bits say that there is none. */
+/*
+ * Reads the argument into the context. On a read error `argument` may be incomplete, but nothing uses it: `argument_seen` and the bits stay
+ * clear.
+ */
 static noinline int mpu_read_argument(struct pt_regs *regs)
 {
 	struct mpu_context *context;
@@ -65,32 +68,32 @@ static noinline int mpu_read_argument(struct pt_regs *regs)
 	u32 size;
 
 	context = mpu_context_of_current();
-	if (!context || context->argued)
+	if (!context || context->argument_seen)
 		return 0;
-	/* Undoes what mpu_read_caller_argument() decided by the caller's memory, if the probe was armed during this call. */
+	/* If the probe was armed during this call, mpu_read_caller_argument() has already set bits by the caller's memory. Discard them. */
 	context->bits = 0;
-	request = mpu_nth(regs, MPU_RM_COMMAND);
-	data = (const void *)mpu_nth(regs, MPU_RM_DATA);
-	size = mpu_nth(regs, MPU_RM_SIZE);
+	request = mpu_function_argument(regs, MPU_RM_COMMAND);
+	data = (const void *)mpu_function_argument(regs, MPU_RM_DATA);
+	size = mpu_function_argument(regs, MPU_RM_SIZE);
 	switch (request) {
 	case NV_ESC_RM_CONTROL:
 		if (size == sizeof(struct mpu_rm_control) &&
-		    !mpu_peek(&context->argument, &((const struct mpu_rm_control *)data)->argument, sizeof(context->argument)))
-			mpu_argument_says(context);
+		    !mpu_copy_from_kernel(&context->argument, &((const struct mpu_rm_control *)data)->argument, sizeof(context->argument)))
+			mpu_classify_control(context);
 		break;
 	case NV_ESC_RM_GET_EVENT_DATA:
 		if (size == sizeof(struct mpu_rm_event) &&
-		    !mpu_peek(&context->argument.params, &((const struct mpu_rm_event *)data)->data, sizeof(u64)))
-			mpu_context_translates(context, MPU_EVENT);
+		    !mpu_copy_from_kernel(&context->argument.params, &((const struct mpu_rm_event *)data)->data, sizeof(u64)))
+			mpu_context_set_bits(context, MPU_EVENT);
 		break;
 	default:
-		mpu_request_is(context, request);
+		mpu_classify_request(context, request);
 	}
 	return 0;
 }
 NOKPROBE_SYMBOL(mpu_read_argument);
 
-/* A host's call goes by in as few instructions as can be: it has nothing on the stack here. */
+/* Small, and without a stack frame, because every call of a host process passes here too. */
 static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
 {
 	return mpu_in_container() ? mpu_read_argument(regs) : 0;
@@ -107,8 +110,8 @@ static void mpu_argument_enable(void)
 }
 
 /*
- * Arms the probe. Not in a caller's context: the kernel makes a jump of a probe under kprobe_mutex, and waits for every task of the host
- * meanwhile (kprobe_optimizer).
+ * Runs in a worker, not in a caller: kprobe_optimizer() holds kprobe_mutex while it waits for every task of the host, and arming takes the
+ * same mutex.
  */
 static void mpu_argument_arm(struct work_struct *work)
 {
@@ -118,9 +121,9 @@ static void mpu_argument_arm(struct work_struct *work)
 	mutex_unlock(&mpu_probe_lock);
 }
 
-static DECLARE_WORK(mpu_arming, mpu_argument_arm);
+static DECLARE_WORK(mpu_arm_work, mpu_argument_arm);
 
-void mpu_argument_place(unsigned long rm_ioctl, int error, bool armed)
+void mpu_argument_register(unsigned long rm_ioctl, int error, bool armed)
 {
 	mutex_lock(&mpu_probe_lock);
 	mpu_probe = (struct kprobe){
@@ -128,7 +131,7 @@ void mpu_argument_place(unsigned long rm_ioctl, int error, bool armed)
 	};
 	if (!error)
 		error = register_kprobe(&mpu_probe);
-	/* No driver has an rm_ioctl that can be traced. The probe would have no instruction slot: see mpu_find(). */
+	/* Not known of any driver. A probe on an instruction that ftrace patches has no instruction slot: see mpu_find_function(). */
 	if (!error && (mpu_probe.flags & KPROBE_FLAG_FTRACE)) {
 		unregister_kprobe(&mpu_probe);
 		error = -EOPNOTSUPP;
@@ -142,39 +145,39 @@ void mpu_argument_place(unsigned long rm_ioctl, int error, bool armed)
 	mutex_unlock(&mpu_probe_lock);
 }
 
-/* Longest time that the kernel is given to take its jump back. */
-#define MPU_SETTLE_MS 1000
+/* How long to wait until the kernel removes its jump. */
+#define MPU_UNOPTIMIZE_MS 1000
 
 /*
- * Disables the probe, and waits until the kernel has taken its jump back, which it does some jiffies later. If a released probe
- * still waits for that while the driver goes, the kernel loses it from its list of work and keeps it for ever: the next one at that
- * address makes it warn and is refused (5.10.262, kill_optimized_kprobe() and reuse_unused_kprobe()). No kernel exports a wait for its
- * optimizer, so the instruction's first bytes say when it has gone.
+ * Disables the probe, and waits until the kernel has removed its jump, some jiffies later. If the driver is unloaded before that, the
+ * kernel drops the unregistered probe from its work list, but keeps the probe for ever. It then warns about the next probe there, and
+ * refuses it (5.10.262, kill_optimized_kprobe() and reuse_unused_kprobe()). No kernel exports a wait for its optimizer, so this polls
+ * the first bytes of the instruction.
  */
-static void mpu_probe_settles(void)
+static void mpu_disable_probe_and_wait(void)
 {
 	kprobe_opcode_t code;
 	unsigned long end;
 
 	if (!IS_ENABLED(CONFIG_OPTPROBES) || disable_kprobe(&mpu_probe))
 		return;
-	end = jiffies + msecs_to_jiffies(MPU_SETTLE_MS);
-	while (!mpu_peek(&code, mpu_probe.addr, sizeof(code)) && code != mpu_probe.opcode) {
+	end = jiffies + msecs_to_jiffies(MPU_UNOPTIMIZE_MS);
+	while (!mpu_copy_from_kernel(&code, mpu_probe.addr, sizeof(code)) && code != mpu_probe.opcode) {
 		if (time_after(jiffies, end)) {
 			pr_warn("mpu: something still stands where the probe in rm_ioctl was, %u ms after it was disabled\n",
-				MPU_SETTLE_MS);
+				MPU_UNOPTIMIZE_MS);
 			return;
 		}
 		msleep(1);
 	}
 }
 
-void mpu_argument_remove(bool shared)
+void mpu_argument_unregister(bool shared)
 {
 	mutex_lock(&mpu_probe_lock);
 	WRITE_ONCE(mpu_probe_armed, false);
 	if (mpu_probe_registered && !kprobe_disabled(&mpu_probe) && !shared)
-		mpu_probe_settles();
+		mpu_disable_probe_and_wait();
 	if (mpu_probe_registered)
 		unregister_kprobe(&mpu_probe);
 	mpu_probe_registered = false;
@@ -183,19 +186,18 @@ void mpu_argument_remove(bool shared)
 
 void mpu_argument_exit(void)
 {
-	cancel_work_sync(&mpu_arming);
+	cancel_work_sync(&mpu_arm_work);
 }
 
-bool mpu_argument_asks(void)
+void mpu_argument_schedule_arm(void)
 {
 	if (!READ_ONCE(mpu_probe_error)) {
 		mpu_count_reason(MPU_REASON_PROBE_PENDING);
-		schedule_work(&mpu_arming);
+		schedule_work(&mpu_arm_work);
 	}
-	return false;
 }
 
-void mpu_argument_lost(void)
+void mpu_argument_probe_missed(void)
 {
 	if (!READ_ONCE(mpu_probe_armed))
 		return;
@@ -205,7 +207,7 @@ void mpu_argument_lost(void)
 	WRITE_ONCE(mpu_probe_armed, false);
 }
 
-int mpu_argument_error(bool *armed)
+int mpu_argument_status(bool *armed)
 {
 	*armed = READ_ONCE(mpu_probe_armed);
 	return READ_ONCE(mpu_probe_error);

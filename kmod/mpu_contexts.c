@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The contexts of containers' calls: found by task, without a lock, in memory that outlives the call's stack.
+ * The contexts of containers' calls: found by task, without a lock, in memory that outlives the caller's stack.
  *
- * Knows nothing of what a call is about. A task that dies inside the driver (an oops) never leaves; its context is an orphan, found
- * by the next look and given back. A reference to the module goes with each context: the caller holds it already when it
- * takes one (mpu_calls.c), and an orphan's is dropped here, for a dead task comes back to no code of ours.
+ * A task that dies inside the driver (an oops) never leaves its context. The next scan frees such an orphan. Each caller holds a reference
+ * to the module (mpu_calls.c). For an orphan the scan drops it, because the dead task never returns to this module.
  */
 #include <linux/atomic.h>
 #include <linux/jiffies.h>
@@ -23,13 +22,13 @@ struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
 atomic_t mpu_translating_count = ATOMIC_INIT(0);
 atomic_t mpu_inside_count = ATOMIC_INIT(0);
 
-void mpu_goes_out(void)
+void mpu_release_caller(void)
 {
 	atomic_dec(&mpu_inside_count);
 	module_put(THIS_MODULE);
 }
 
-/* Callers that wait for memory, and are in no bucket yet. */
+/* Callers that allocate a context, and are in no bucket yet. */
 static atomic_t mpu_entering = ATOMIC_INIT(0);
 static u32 mpu_orphans;
 
@@ -41,13 +40,13 @@ void mpu_contexts_init(void)
 		raw_spin_lock_init(&mpu_buckets[i].lock);
 }
 
-struct mpu_context *mpu_context_among_more(struct mpu_bucket *bucket)
+struct mpu_context *mpu_context_find_overflow(struct mpu_bucket *bucket)
 {
 	struct mpu_context *context, *found = NULL;
 
 	rcu_read_lock();
-	hlist_for_each_entry_rcu(context, &bucket->more, node) {
-		if (mpu_is_mine(context)) {
+	hlist_for_each_entry_rcu(context, &bucket->overflow, node) {
+		if (mpu_context_is_current(context)) {
 			found = context;
 			break;
 		}
@@ -55,22 +54,22 @@ struct mpu_context *mpu_context_among_more(struct mpu_bucket *bucket)
 	rcu_read_unlock();
 	return found;
 }
-NOKPROBE_SYMBOL(mpu_context_among_more);
+NOKPROBE_SYMBOL(mpu_context_find_overflow);
 
-/* mpu_look_at() reads some of it meanwhile: that is written at once. */
-static __always_inline void mpu_fill(struct mpu_context *context)
+/* mpu_scan_context() reads some fields concurrently: these are written by WRITE_ONCE(). */
+static __always_inline void mpu_context_init(struct mpu_context *context)
 {
-	/* A caller in a container has one: mpu_in_container(). */
+	/* Not NULL: mpu_in_container() has checked it. */
 	const struct pid *pid = task_pid(current);
 
-	WRITE_ONCE(context->entry, context->entry + 1);
-	/* The use is another one before anything of it can be read. */
+	WRITE_ONCE(context->generation, context->generation + 1);
+	/* A reader sees the new generation before any new field. */
 	smp_wmb();
-	WRITE_ONCE(context->born, mpu_born(current));
+	WRITE_ONCE(context->start_time, mpu_start_time(current));
 	WRITE_ONCE(context->process, task_tgid_nr(current));
 	WRITE_ONCE(context->thread, task_pid_nr(current));
 	WRITE_ONCE(context->entered, jiffies);
-	WRITE_ONCE(context->argued, false);
+	WRITE_ONCE(context->argument_seen, false);
 	WRITE_ONCE(context->argument.cmd, 0);
 	context->view.ns = pid->numbers[pid->level].ns;
 	context->view.group = 0;
@@ -78,26 +77,26 @@ static __always_inline void mpu_fill(struct mpu_context *context)
 	context->bits = 0;
 	context->is_counted = false;
 	context->requested = NULL;
-	context->questions = 0;
+	context->requested_count = 0;
 	WRITE_ONCE(context->request, 0);
 	smp_store_release(&context->task, current);
 }
 
-static noinline struct mpu_context *mpu_context_more(struct mpu_bucket *bucket)
+static noinline struct mpu_context *mpu_context_alloc(struct mpu_bucket *bucket)
 {
 	struct mpu_context *context;
 
-	/* So that mpu_calls_drain() and mpu_calls_hold() wait for this caller, too. */
+	/* Makes mpu_calls_drain() and mpu_calls_hold() wait for this caller, too. */
 	atomic_inc(&mpu_entering);
 	context = kzalloc(sizeof(*context), GFP_KERNEL);
 	if (context) {
 		context->busy = 1;
-		mpu_fill(context);
+		mpu_context_init(context);
 		raw_spin_lock(&bucket->lock);
-		hlist_add_head_rcu(&context->node, &bucket->more);
+		hlist_add_head_rcu(&context->node, &bucket->overflow);
 		raw_spin_unlock(&bucket->lock);
 	}
-	/* It is in the bucket before it is in the number no more, and before the caller reads anything else (mpu_calls_hold()). */
+	/* The context must be in the bucket before this decrement, and before the caller reads the door (mpu_calls_hold()). */
 	smp_mb__before_atomic();
 	atomic_dec(&mpu_entering);
 	return context;
@@ -108,14 +107,14 @@ struct mpu_context *mpu_context_enter(void)
 	struct mpu_bucket *bucket = mpu_bucket_of_current();
 	struct mpu_context *context = &bucket->own;
 
-	/* Where it succeeds it is a full barrier, too. */
+	/* A successful cmpxchg() is also the full barrier that mpu_call() needs. */
 	if (unlikely(READ_ONCE(context->busy) || cmpxchg(&context->busy, 0, 1)))
-		return mpu_context_more(bucket);
-	mpu_fill(context);
+		return mpu_context_alloc(bucket);
+	mpu_context_init(context);
 	return context;
 }
 
-void mpu_context_translates(struct mpu_context *context, u32 bits)
+void mpu_context_set_bits(struct mpu_context *context, u32 bits)
 {
 	context->bits = bits;
 	if (bits && !context->is_counted) {
@@ -123,14 +122,14 @@ void mpu_context_translates(struct mpu_context *context, u32 bits)
 		atomic_inc(&mpu_translating_count);
 	}
 }
-NOKPROBE_SYMBOL(mpu_context_translates);
+NOKPROBE_SYMBOL(mpu_context_set_bits);
 
-/* Gives the memory back; `task` is NULL by now. */
-static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_context *context)
+/* `task` is NULL already. */
+static __always_inline void mpu_context_free(struct mpu_bucket *bucket, struct mpu_context *context)
 {
 	if (context->is_counted)
 		atomic_dec(&mpu_translating_count);
-	/* One that is part of a bucket is in no list; a neighbour in a list can come and go meanwhile. */
+	/* A context that is part of a bucket is in no list. READ_ONCE(), because neighbours in a list change `pprev` concurrently. */
 	if (likely(!READ_ONCE(context->node.pprev))) {
 		smp_store_release(&context->busy, 0);
 		return;
@@ -141,17 +140,17 @@ static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_conte
 	kfree_rcu(context, rcu);
 }
 
-static noinline void mpu_context_leave_memory(struct mpu_context *context)
+static noinline void mpu_context_leave_slow(struct mpu_context *context)
 {
 	kfree(context->requested);
 	WRITE_ONCE(context->task, NULL);
-	mpu_free(mpu_bucket_of_current(), context);
+	mpu_context_free(mpu_bucket_of_current(), context);
 }
 
 void mpu_context_leave(struct mpu_context *context)
 {
 	if (unlikely(context->requested || READ_ONCE(context->node.pprev))) {
-		mpu_context_leave_memory(context);
+		mpu_context_leave_slow(context);
 		return;
 	}
 	WRITE_ONCE(context->task, NULL);
@@ -160,107 +159,107 @@ void mpu_context_leave(struct mpu_context *context)
 	smp_store_release(&context->busy, 0);
 }
 
-/* Whether the task that entered will ever come back. Under RCU. One that exits does not: it was stopped in the driver. */
-static bool mpu_comes_back(const struct task_struct *entered, u64 born, pid_t thread)
+/* Whether the task will return from the driver. Under RCU. A task that exits while it is inside does not: it died there. */
+static bool mpu_task_will_return(const struct task_struct *entered, u64 start_time, pid_t thread)
 {
 	struct task_struct *task = pid_task(find_pid_ns(thread, &init_pid_ns), PIDTYPE_PID);
 
-	return task == entered && mpu_born(task) == born && !(READ_ONCE(task->flags) & PF_EXITING);
+	return task == entered && mpu_start_time(task) == start_time && !(READ_ONCE(task->flags) & PF_EXITING);
 }
 
-static void mpu_note_holder(struct mpu_inside *inside, const struct mpu_holder *holder)
+static void mpu_add_holder(struct mpu_caller_stats *stats, const struct mpu_holder *holder)
 {
-	if (holder->ms >= MPU_HOLDS_MS && inside->holders < MPU_HOLDERS)
-		inside->holder[inside->holders++] = *holder;
+	if (holder->ms >= MPU_HOLDER_MIN_MS && stats->holders < MPU_MAX_HOLDERS)
+		stats->holder[stats->holders++] = *holder;
 }
 
-/* Whether a caller is inside with this context. Under RCU. */
-static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, struct mpu_inside *inside)
+/* Whether a caller is inside with this context. Frees an orphan. Under RCU. */
+static bool mpu_scan_context(struct mpu_bucket *bucket, struct mpu_context *context, struct mpu_caller_stats *stats)
 {
 	struct task_struct *task = smp_load_acquire(&context->task);
-	u32 entry = READ_ONCE(context->entry);
+	u32 generation = READ_ONCE(context->generation);
 	struct mpu_holder holder;
-	u64 born;
+	u64 start_time;
 
 	if (!task)
 		return READ_ONCE(context->busy);
-	born = READ_ONCE(context->born);
+	start_time = READ_ONCE(context->start_time);
 	holder.process = READ_ONCE(context->process);
 	holder.thread = READ_ONCE(context->thread);
 	holder.ms = jiffies_to_msecs(jiffies - READ_ONCE(context->entered));
-	/* Shown, and nothing else: the probe writes it as the kernel's mpu_peek() does. */
+	/* For display only: the probe writes `cmd` by mpu_copy_from_kernel(), which is not atomic. */
 	holder.cmd = READ_ONCE(context->argument.cmd);
 	holder.control = READ_ONCE(context->request) == NV_ESC_RM_CONTROL || holder.cmd;
-	/* All of that is of one use, or it left meanwhile. */
+	/* If task and generation are unchanged below, all fields above belong to one use. */
 	smp_rmb();
 	if (READ_ONCE(context->task) != task)
 		return READ_ONCE(context->busy);
 	smp_rmb();
-	if (READ_ONCE(context->entry) != entry)
+	if (READ_ONCE(context->generation) != generation)
 		return true;
-	if (mpu_comes_back(task, born, holder.thread)) {
-		if (inside)
-			mpu_note_holder(inside, &holder);
+	if (mpu_task_will_return(task, start_time, holder.thread)) {
+		if (stats)
+			mpu_add_holder(stats, &holder);
 		return true;
 	}
-	/* It may have left before it ended, and another be here by now: only what it did not leave is an orphan. */
+	/* The task may have left normally and ended since, and another caller may use the context now. Then it is no orphan. */
 	smp_rmb();
-	if (READ_ONCE(context->task) != task || READ_ONCE(context->entry) != entry)
+	if (READ_ONCE(context->task) != task || READ_ONCE(context->generation) != generation)
 		return READ_ONCE(context->busy);
 	/* No other task writes to a dead task's context. */
 	mpu_orphans++;
 	kfree(context->requested);
 	WRITE_ONCE(context->task, NULL);
-	mpu_free(bucket, context);
-	mpu_goes_out();
+	mpu_context_free(bucket, context);
+	mpu_release_caller();
 	return false;
 }
 
-/* Two looks at once would both give an orphan back. */
-static DEFINE_MUTEX(mpu_look_lock);
+/* Concurrent scans would free an orphan twice. */
+static DEFINE_MUTEX(mpu_scan_lock);
 
-static u32 mpu_look(struct mpu_inside *inside)
+static u32 mpu_scan_contexts(struct mpu_caller_stats *stats)
 {
 	struct mpu_context *context;
 	unsigned int i;
 	u32 callers;
 
 	callers = atomic_read(&mpu_entering);
-	if (inside)
-		inside->holders = 0;
-	/* A caller that was entering is in a bucket, or in the number. */
+	if (stats)
+		stats->holders = 0;
+	/* A caller that is allocating a context is counted above, or is in a bucket by now. */
 	smp_rmb();
 	for (i = 0; i < ARRAY_SIZE(mpu_buckets); i++) {
 		rcu_read_lock();
-		callers += mpu_look_at(&mpu_buckets[i], &mpu_buckets[i].own, inside);
-		hlist_for_each_entry_rcu(context, &mpu_buckets[i].more, node)
-			callers += mpu_look_at(&mpu_buckets[i], context, inside);
+		callers += mpu_scan_context(&mpu_buckets[i], &mpu_buckets[i].own, stats);
+		hlist_for_each_entry_rcu(context, &mpu_buckets[i].overflow, node)
+			callers += mpu_scan_context(&mpu_buckets[i], context, stats);
 		rcu_read_unlock();
 	}
-	if (inside) {
-		inside->callers = callers;
-		inside->orphans = mpu_orphans;
+	if (stats) {
+		stats->callers = callers;
+		stats->orphans = mpu_orphans;
 	}
 	return callers;
 }
 
-u32 mpu_contexts_look(struct mpu_inside *inside)
+u32 mpu_contexts_scan(struct mpu_caller_stats *stats)
 {
 	u32 callers;
 
-	mutex_lock(&mpu_look_lock);
-	callers = mpu_look(inside);
-	mutex_unlock(&mpu_look_lock);
+	mutex_lock(&mpu_scan_lock);
+	callers = mpu_scan_contexts(stats);
+	mutex_unlock(&mpu_scan_lock);
 	return callers;
 }
 
-bool mpu_contexts_are(u32 callers)
+bool mpu_contexts_count_is(u32 callers)
 {
-	bool are;
+	bool is_equal;
 
-	if (!mutex_trylock(&mpu_look_lock))
+	if (!mutex_trylock(&mpu_scan_lock))
 		return false;
-	are = mpu_look(NULL) == callers;
-	mutex_unlock(&mpu_look_lock);
-	return are;
+	is_equal = mpu_scan_contexts(NULL) == callers;
+	mutex_unlock(&mpu_scan_lock);
+	return is_equal;
 }

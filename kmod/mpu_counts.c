@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What is counted: translations and reasons, by the numbers that the core gives them.
- *
- * Knows nothing of calls; other files report here.
+ * Counters of translations and reasons. The Rust core numbers them.
  */
 #include <linux/kprobes.h>
 #include <linux/percpu.h>
 #include "mpu.h"
 
-/* Static, because the kernel shows a module's parameters before its first function runs and after its last. */
+/* Static, because the kernel shows the module's parameters before mpu_init() and after mpu_exit(). */
 static DEFINE_PER_CPU(u64 [MPU_COUNTERS], mpu_counters);
 
 void mpu_count(u32 counter)

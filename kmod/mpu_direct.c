@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Redirects by ftrace direct calls: the function's own entry calls mpu_entry.S, and nothing of the kernel's runs in between.
+ * Redirects by ftrace direct calls: the function's entry calls mpu_entry.S, without kernel code in between.
  */
 #include <linux/errno.h>
 #include <linux/ftrace.h>
 #include "mpu_probes.h"
-#include "mpu_ways.h"
+#include "mpu_methods.h"
 
 #ifndef MPU_DIRECT_NONE
 #ifndef MPU_DIRECT_ONE
-static int mpu_direct_begin(struct ftrace_ops *ops)
+static int mpu_direct_register(struct ftrace_ops *ops)
 {
 #ifdef MPU_DIRECT_LIST
 	return register_ftrace_direct(ops, (unsigned long)mpu_enter);
@@ -18,7 +18,7 @@ static int mpu_direct_begin(struct ftrace_ops *ops)
 #endif
 }
 
-static int mpu_direct_end(struct ftrace_ops *ops)
+static int mpu_direct_unregister(struct ftrace_ops *ops)
 {
 #ifdef MPU_DIRECT_LIST
 	return unregister_ftrace_direct(ops, (unsigned long)mpu_enter, false);
@@ -29,19 +29,19 @@ static int mpu_direct_end(struct ftrace_ops *ops)
 #endif
 }
 
-static const struct mpu_kind mpu_direct_kind = { .begin = mpu_direct_begin, .end = mpu_direct_end };
+static const struct mpu_registration_type mpu_direct_type = { .add = mpu_direct_register, .remove = mpu_direct_unregister };
 
 static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
 {
-	return mpu_registration_place(&mpu_direct_kind, redirects);
+	return mpu_registration_place(&mpu_direct_type, redirects);
 }
 
 static int mpu_direct_detach(const struct mpu_redirect *redirects)
 {
-	return mpu_registration_remove(&mpu_direct_kind);
+	return mpu_registration_remove(&mpu_direct_type);
 }
 
-static int mpu_direct_change(struct ftrace_ops *ops, unsigned long enter)
+static int mpu_direct_modify(struct ftrace_ops *ops, unsigned long enter)
 {
 #ifdef MPU_DIRECT_LIST
 	return modify_ftrace_direct(ops, enter);
@@ -54,10 +54,10 @@ static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer
 {
 	int error;
 
-	/* Made one by one, by a build for other headers. */
+	/* The other instance, a build for other headers, redirected each function by itself. */
 	if (!peer->ops)
 		return -EPROTO;
-	error = mpu_direct_change(peer->ops, (unsigned long)mpu_enter);
+	error = mpu_direct_modify(peer->ops, (unsigned long)mpu_enter);
 	if (!error)
 		mpu_registration = peer->ops;
 	return error;
@@ -65,25 +65,25 @@ static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer
 
 static int mpu_direct_give_back(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
-	int error = mpu_direct_change(peer->ops, peer->enter);
+	int error = mpu_direct_modify(peer->ops, peer->enter);
 
 	if (!error)
 		mpu_registration = NULL;
 	return error;
 }
 
-#define mpu_direct_handed NULL
+#define mpu_direct_handed_over NULL
 #else
 /*
- * These kernels have one registration of their own for every direct call. This one of ours says whether ftrace is switched off, and
- * keeps it from being: it is placed before any redirect.
+ * These kernels keep all direct calls in one registration of their own. This guard is a registration of ours, made before any redirect: it
+ * fails if ftrace is switched off, and prevents that later.
  */
 static noinline void mpu_anchor(void)
 {
 	barrier();
 }
 
-static void mpu_never_called(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
+static void mpu_guard_callback(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
 #ifdef MPU_HANDLER_REGS
 			     struct pt_regs *regs)
 #else
@@ -93,34 +93,33 @@ static void mpu_never_called(unsigned long ip, unsigned long parent_ip, struct f
 }
 
 static struct ftrace_ops mpu_guard = {
-	.func = mpu_never_called,
+	.func = mpu_guard_callback,
 	.flags = FTRACE_OPS_FL_PERMANENT,
 };
 
-/* It stands in the kernel's list. */
-static bool mpu_guard_stands;
+static bool mpu_guard_registered;
 
 /*
- * Lets go of a function. One that failed for want of memory has left the kernel's list all the same (unregister_ftrace_direct), and the
- * next try finds none: then what stands at the function's entry tells.
+ * Removes one direct call. If it failed for lack of memory before, the kernel has dropped it from its list all the same
+ * (unregister_ftrace_direct), and now returns -ENODEV. Then the function's entry shows whether the call is gone.
  */
-static int mpu_let_go(const struct mpu_redirect *redirects, enum mpu_hook hook, char *enter)
+static int mpu_unregister_one(const struct mpu_redirect *redirects, enum mpu_hook hook, char *enter)
 {
 	int error = unregister_ftrace_direct(redirects[hook].ip, (unsigned long)enter);
 
 	return error == -ENODEV && !mpu_is_patched(&redirects[hook]) ? 0 : error;
 }
 
-/* Lets go of the functions before `end`; the first error. */
-static int mpu_detach_before(const struct mpu_redirect *redirects, enum mpu_hook end)
+/* Removes the direct calls of the functions before `end`. Returns the first error. */
+static int mpu_unregister_before(const struct mpu_redirect *redirects, enum mpu_hook end)
 {
 	int error, first = 0;
 	enum mpu_hook hook;
 
 	for (hook = 0; hook < end; hook++) {
-		if (!redirects[hook].found)
+		if (!redirects[hook].symbol)
 			continue;
-		error = mpu_let_go(redirects, hook, mpu_enter);
+		error = mpu_unregister_one(redirects, hook, mpu_enter);
 		if (error && !first)
 			first = error;
 	}
@@ -135,25 +134,25 @@ static int mpu_guard_place(void)
 	error = ftrace_set_filter_ip(&mpu_guard, (unsigned long)mpu_anchor, 0, 1);
 	if (!error)
 		error = register_ftrace_function(&mpu_guard);
-	mpu_guard_stands = !error;
+	mpu_guard_registered = !error;
 	return error;
 }
 
 static int mpu_guard_remove(void)
 {
-	int error = mpu_guard_stands ? unregister_ftrace_function(&mpu_guard) : 0;
+	int error = mpu_guard_registered ? unregister_ftrace_function(&mpu_guard) : 0;
 
-	mpu_guard_stands &= !!error;
+	mpu_guard_registered &= !!error;
 	return error;
 }
 
-/* Behind the functions, or what was left of letting go of them: the guard. What cannot be taken out keeps this module. */
-static void mpu_give_back(int error)
+/* Removes the guard after the functions. If anything could not be removed (`error`, or the guard), the module must stay. */
+static void mpu_remove_guard_or_stick(int error)
 {
 	if (!error)
 		error = mpu_guard_remove();
 	if (error)
-		mpu_stick(error);
+		mpu_set_stuck(error);
 }
 
 static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_refusal *refusal)
@@ -166,12 +165,12 @@ static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_re
 		return error;
 	}
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (!redirects[hook].found)
+		if (!redirects[hook].symbol)
 			continue;
 		error = register_ftrace_direct(redirects[hook].ip, (unsigned long)mpu_enter);
 		if (error) {
-			*refusal = (struct mpu_refusal){ redirects[hook].found, error };
-			mpu_give_back(mpu_detach_before(redirects, hook));
+			*refusal = (struct mpu_refusal){ redirects[hook].symbol, error };
+			mpu_remove_guard_or_stick(mpu_unregister_before(redirects, hook));
 			return error;
 		}
 	}
@@ -180,70 +179,70 @@ static int mpu_direct_attach(const struct mpu_redirect *redirects, struct mpu_re
 
 static int mpu_direct_detach(const struct mpu_redirect *redirects)
 {
-	int error = mpu_guard_remove(), first = mpu_detach_before(redirects, MPU_HOOKS);
+	int error = mpu_guard_remove(), first = mpu_unregister_before(redirects, MPU_HOOKS);
 
 	return first ? first : error;
 }
 
-/* Points the functions before `end` at the other instance again. That can fail only for want of memory. */
-static void mpu_direct_back(const struct mpu_redirect *redirects, struct mpu_peer *peer, int end)
+/* Points the functions before `end` at the other instance again. This fails only for lack of memory. */
+static void mpu_direct_return(const struct mpu_redirect *redirects, struct mpu_peer *peer, int end)
 {
 	int hook, failed = 0;
 
 	for (hook = end - 1; hook >= 0; hook--) {
-		if (redirects[hook].found &&
+		if (redirects[hook].symbol &&
 		    modify_ftrace_direct(redirects[hook].ip, (unsigned long)mpu_enter, peer->enter)) {
-			failed |= mpu_let_go(redirects, hook, mpu_enter);
-			peer->lost = true;
+			failed |= mpu_unregister_one(redirects, hook, mpu_enter);
+			peer->redirects_lost = true;
 		}
 	}
-	mpu_give_back(failed);
-	/* One that is out takes the others along: an instance has all of them, or none. */
-	for (hook = 0; peer->lost && hook < MPU_HOOKS; hook++) {
-		if (redirects[hook].found && mpu_let_go(redirects, hook, (char *)peer->enter))
-			peer->called = true;
+	mpu_remove_guard_or_stick(failed);
+	/* If one function was lost, remove the others as well: an instance has all functions, or none. */
+	for (hook = 0; peer->redirects_lost && hook < MPU_HOOKS; hook++) {
+		if (redirects[hook].symbol && mpu_unregister_one(redirects, hook, (char *)peer->enter))
+			peer->must_stay = true;
 	}
 }
 
-/* Points the functions at this instance. A failure gives back what was taken. */
+/* Points the functions at this instance. On a failure, gives back those that it took. */
 static int mpu_direct_take(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
 	int error, hook;
 
-	/* Made by one registration, by a build for other headers. */
+	/* The other instance, a build for other headers, redirected all functions by one registration. */
 	if (peer->ops)
 		return -EPROTO;
 	error = mpu_guard_place();
 	if (error)
 		return error;
 	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {
-		if (redirects[hook].found)
+		if (redirects[hook].symbol)
 			error = modify_ftrace_direct(redirects[hook].ip, peer->enter, (unsigned long)mpu_enter);
 	}
 	if (error)
-		mpu_direct_back(redirects, peer, hook - 1);
+		mpu_direct_return(redirects, peer, hook - 1);
 	return error;
 }
 
 static int mpu_direct_give_back(const struct mpu_redirect *redirects, struct mpu_peer *peer)
 {
-	mpu_direct_back(redirects, peer, MPU_HOOKS);
+	mpu_direct_return(redirects, peer, MPU_HOOKS);
 	return 0;
 }
 
-static void mpu_direct_handed(void)
+static void mpu_direct_handed_over(void)
 {
-	mpu_give_back(0);
+	mpu_remove_guard_or_stick(0);
 }
 #endif
 
-const struct mpu_way mpu_direct = {
+const struct mpu_method mpu_direct = {
 	.name = "direct",
 	.enter = mpu_enter,
 	.attach = mpu_direct_attach,
 	.detach = mpu_direct_detach,
 	.take = mpu_direct_take,
 	.give_back = mpu_direct_give_back,
-	.handed = mpu_direct_handed,
+	.handed_over = mpu_direct_handed_over,
 };
 #endif

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The way from the driver's functions into MPU and back.
+ * The trampoline between the driver's functions and their replacements.
  *
- * A redirected function's first instruction calls mpu_enter (an ftrace direct call), which tells by the way back which
- * function it was. For each, one cheap question in C, mpu_wants_NAME, decides: 0 returns into the function as if nothing had
- * been; anything else is the replacement's last argument, and the replacement's address takes the place of the way back, so
- * that the return enters mpu_NAME, whose own return goes to the function's caller.
- * Most calls are not MPU's: nothing is asked in C while a count says that no task in the whole system is in a call that it could be for.
- * The driver asks find_ns_pid once for each pair of a process and a client: the question and the replacement are one function there.
- * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
- * does not pass here again, even if another tracer traces the function. It goes there by a return, because nothing in a function's
- * middle is a target for an indirect branch on kernels with IBT.
+ * The first instruction of a redirected function calls mpu_enter (an ftrace direct call). mpu_enter finds the function by its return
+ * address, and calls the check mpu_match_NAME. If that returns 0, mpu_enter returns into the function. Any other value is the last argument
+ * of the replacement mpu_NAME. mpu_enter then replaces its return address by mpu_NAME, which returns to the function's caller.
  *
- * The functions take three arguments at most, so rdi, rsi and rdx are all there is to keep; at a function's entry its
- * caller expects none of the other caller-saved registers to survive.
+ * Most calls are not for MPU. So some checks are skipped while a counter shows that no task in the system can need them.
+ * The driver calls find_ns_pid for each pair of a process and a client, so check and replacement are one function there.
+ *
+ * A replacement runs the original function by mpu_original_NAME, which continues behind the patched instruction. So the call does not come
+ * here again, even if another tracer traces the function. It continues by a return, because on kernels with IBT the middle of a function is
+ * no target of an indirect branch.
+ *
+ * The functions take at most three arguments, so only rdi, rsi and rdx must be saved: at a function's entry the caller expects no other
+ * caller-saved register to survive.
  */
 #include <linux/linkage.h>
 #include <asm/unwind_hints.h>
@@ -22,7 +23,7 @@
 #include <linux/objtool.h>
 #endif
 
-/* Up to 5.4 functions begin and end by other names (include/linux/linkage.h), and no mitigation wants another way to return. */
+/* Up to 5.4 these macros have other names (include/linux/linkage.h), and no mitigation needs another return instruction. */
 #ifndef SYM_FUNC_START
 #define SYM_FUNC_START(name) ENTRY(name)
 #define SYM_FUNC_START_LOCAL(name) ALIGN ASM_NL name:
@@ -34,7 +35,7 @@
 #define RET ret
 #endif
 
-/* Places in mpu_original[], as enum mpu_hook has them: asserted in mpu_hooks.c. */
+/* Indexes of mpu_original[], as in enum mpu_hook. mpu_hooks.c asserts them. */
 #define MPU_FIND_NS_PID 0
 #define MPU_FROM_USER 1
 #define MPU_TO_USER 2
@@ -43,7 +44,7 @@
 #define MPU_GET_PID_INFO 5
 #define MPU_COMPAT 6
 
-/* With IBT, objtool wants to know of every address taken that is no target of an indirect branch: ftrace calls these directly. */
+/* With IBT, objtool needs this mark where an address is taken that is no target of an indirect branch: ftrace calls it directly. */
 .macro MPU_NO_TARGET
 #ifdef MPU_NOENDBR_YES
 	ANNOTATE_NOENDBR
@@ -67,7 +68,7 @@ SYM_FUNC_START_LOCAL(mpu_enter_\name)
 	pushq	%rdi
 	pushq	%rsi
 	pushq	%rdx
-	call	mpu_wants_\name
+	call	mpu_match_\name
 	popq	%rdx
 	popq	%rsi
 	popq	%rdi
@@ -81,7 +82,7 @@ SYM_FUNC_START_LOCAL(mpu_enter_\name)
 SYM_FUNC_END(mpu_enter_\name)
 .endm
 
-/* No function to objtool: up to 5.4 it would not believe the hint that the return finds what was pushed. */
+/* SYM_CODE, because as a function objtool up to 5.4 would reject the hint for a return to a pushed address. */
 .macro MPU_ORIGINAL name index
 SYM_CODE_START(mpu_original_\name)
 	UNWIND_HINT_FUNC
@@ -91,7 +92,7 @@ SYM_CODE_START(mpu_original_\name)
 SYM_CODE_END(mpu_original_\name)
 .endm
 
-/* Before this instance begins, no function is found: the call is the other instance's, which hands over; or the function's own. */
+/* Before mpu_hooks_activate() no function matches. The call then belongs to the instance that hands over, if there is one. */
 SYM_FUNC_START(mpu_enter)
 	MPU_NO_TARGET
 	movq	(%rsp), %rax
@@ -102,20 +103,20 @@ SYM_FUNC_START(mpu_enter)
 	MPU_IS	is_init_ns MPU_IS_INIT_NS
 	MPU_IS	get_pid_info MPU_GET_PID_INFO
 	MPU_IS	compat MPU_COMPAT
-	movq	mpu_elder(%rip), %rax
+	movq	mpu_peer_entry(%rip), %rax
 	testq	%rax, %rax
-	jne	mpu_enter_elder
+	jne	mpu_enter_peer
 	RET
 SYM_FUNC_END(mpu_enter)
 
-SYM_CODE_START(mpu_enter_elder)
+SYM_CODE_START(mpu_enter_peer)
 	UNWIND_HINT_FUNC
 	pushq	%rax
 	UNWIND_HINT_FUNC
 	RET
-SYM_CODE_END(mpu_enter_elder)
+SYM_CODE_END(mpu_enter_peer)
 
-/* By a return and no jump: processors predict returns by counting calls, and one too few would be wrong for every caller's caller. */
+/* A return, not a jump: processors predict returns by pairing them with calls, and a missing return spoils all later predictions. */
 SYM_FUNC_START_LOCAL(mpu_enter_find_ns_pid)
 	MPU_NO_TARGET
 	cmpl	$0, mpu_inside_count(%rip)
@@ -126,7 +127,7 @@ SYM_FUNC_START_LOCAL(mpu_enter_find_ns_pid)
 	RET
 SYM_FUNC_END(mpu_enter_find_ns_pid)
 
-/* MPU records new clients of every process. */
+/* Replaced for every process, not only for containers. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	MPU_NO_TARGET
 	leaq	mpu_get_pid_info(%rip), %rax
@@ -147,11 +148,11 @@ SYM_FUNC_END(mpu_enter_get_pid_info)
 	MPU_ORIGINAL ioctl MPU_IOCTL
 
 #if defined(MPU_OWN_RETURN_THUNK) || !(defined(CONFIG_RETHUNK) || defined(CONFIG_MITIGATION_RETHUNK))
-/* The Rust core returns by this, as kernels want that have it; one that has none exports none. */
+/* The Rust core returns through this thunk. A kernel without return thunks does not export it. */
 SYM_CODE_START(__x86_return_thunk)
 	UNWIND_HINT_FUNC
 	ret
-	/* As the kernel's own returns have it; objtool up to 5.4 takes what is never reached for a mistake. */
+	/* As behind the kernel's own returns. Only with SLS, because objtool up to 5.4 reports unreachable code. */
 #if defined(CONFIG_SLS) || defined(CONFIG_MITIGATION_SLS)
 	int3
 #endif

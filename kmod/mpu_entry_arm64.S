@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The way from the driver's functions into MPU and back, on arm64. What mpu_entry.S says of it holds here, too.
+ * The trampoline between the driver's functions and their replacements, on arm64. It works as described in mpu_entry.S.
  *
- * A redirected function begins with `mov x9, lr; bl mpu_enter`, or the kernel's own ftrace_caller comes here by a branch when another tracer
- * traces the function, too. Either way x30 is where the function goes on, and x9 is the way back to its caller, which x30 has to be
- * again wherever this leads. The function signs its way back behind that, if it does at all.
+ * A redirected function begins with `mov x9, lr; bl mpu_enter`. If another tracer traces it too, the kernel's ftrace_caller branches here.
+ * In both cases x30 is the address where the function continues, and x9 is its return address. x30 must be the return address again, in the
+ * function and in a replacement. A function that signs its return address does so behind these instructions.
  *
- * Of what is live at a function's entry (x0 to x8, x18 to x30) there are the arguments, three at most, and x29 to keep: C keeps the rest.
- * The middle of a function has no landing pad, so it is gone there by `ret` and never by `br`, for kernels with BTI; SYM_FUNC_START
- * begins with one.
+ * x0 to x8 and x18 to x30 are live at a function's entry. Only the arguments, at most three, and x29 must be saved here: C code preserves
+ * the rest. The middle of a function has no landing pad, so for kernels with BTI this continues there by `ret`, never by `br`.
+ * SYM_FUNC_START begins with a landing pad.
  */
 #include <linux/linkage.h>
 
-/* Places in mpu_original[], as enum mpu_hook has them: asserted in mpu_hooks.c. */
+/* Indexes of mpu_original[], as in enum mpu_hook. mpu_hooks.c asserts them. */
 #define MPU_FIND_NS_PID 0
 #define MPU_FROM_USER 1
 #define MPU_TO_USER 2
@@ -32,14 +32,14 @@
 	b.eq	mpu_enter_\name
 .endm
 
-/* Into the function, as if nothing had been. */
+/* Continues in the original function. */
 .macro MPU_BACK
 	mov	x10, x30
 	mov	x30, x9
 	ret	x10
 .endm
 
-/* Two records of frames, so that a trace of the stack shows the function and its caller. */
+/* Makes two frame records, so that a stack trace shows the function and its caller. */
 .macro MPU_ENTER name last count
 SYM_FUNC_START_LOCAL(mpu_enter_\name)
 .ifnb \count
@@ -55,7 +55,7 @@ SYM_FUNC_START_LOCAL(mpu_enter_\name)
 	mov	x29, sp
 	stp	x0, x1, [sp, #32]
 	str	x2, [sp, #48]
-	bl	mpu_wants_\name
+	bl	mpu_match_\name
 	mov	x10, x0
 	ldr	x2, [sp, #48]
 	ldp	x0, x1, [sp, #32]
@@ -76,7 +76,7 @@ SYM_FUNC_START(mpu_original_\name)
 SYM_FUNC_END(mpu_original_\name)
 .endm
 
-/* Before this instance begins, no function is found: the call is the other instance's, which hands over; or the function's own. */
+/* Before mpu_hooks_activate() no function matches. The call then belongs to the instance that hands over, if there is one. */
 SYM_FUNC_START(mpu_enter)
 	MPU_IS	find_ns_pid MPU_FIND_NS_PID
 	MPU_IS	from_user MPU_FROM_USER
@@ -85,7 +85,7 @@ SYM_FUNC_START(mpu_enter)
 	MPU_IS	is_init_ns MPU_IS_INIT_NS
 	MPU_IS	get_pid_info MPU_GET_PID_INFO
 	MPU_IS	compat MPU_COMPAT
-	MPU_LOAD x10, x10, mpu_elder
+	MPU_LOAD x10, x10, mpu_peer_entry
 	cbnz	x10, 1f
 	MPU_BACK
 1:	ret	x10
@@ -99,7 +99,7 @@ SYM_FUNC_START_LOCAL(mpu_enter_find_ns_pid)
 	b	mpu_find_ns_pid
 SYM_FUNC_END(mpu_enter_find_ns_pid)
 
-/* MPU records new clients of every process. */
+/* Replaced for every process, not only for containers. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	mov	x30, x9
 	b	mpu_get_pid_info

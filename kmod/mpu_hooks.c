@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Places and removes the redirects of the driver's functions, by ftrace: no other function in the system executes one instruction more.
+ * Places and removes the redirects of the driver's functions, by ftrace. No other function in the system gets slower.
  *
- * Knows which functions a release has and which of them must be there, and which way to redirect is taken (mpu_ways.h); nothing of
- * what happens inside them. What the kernel patches at a function's entry is the processor's: mpu_site_x86.h, mpu_site_arm64.h.
+ * This file lists the driver's functions and chooses the method (mpu_methods.h). mpu_site_x86.h and mpu_site_arm64.h describe what the
+ * kernel patches at a function's entry.
  */
 #include <linux/kprobes.h>
 #include <linux/module.h>
@@ -14,7 +14,7 @@
 #include "mpu.h"
 #include "mpu_peer.h"
 #include "mpu_probes.h"
-#include "mpu_ways.h"
+#include "mpu_methods.h"
 
 #if defined(MPU_DIRECT_NONE) && defined(MPU_HANDLER_NONE)
 #error "MPU needs a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, or one whose ftrace handlers can change where a function goes on"
@@ -24,7 +24,7 @@
 #endif
 
 unsigned long mpu_original[MPU_HOOKS];
-unsigned long mpu_elder;
+unsigned long mpu_peer_entry;
 
 static struct mpu_redirect mpu_redirects[MPU_HOOKS] = {
 	[MPU_GET_PID_INFO] = { { "os_get_pid_info" }, false },
@@ -38,33 +38,33 @@ static struct mpu_redirect mpu_redirects[MPU_HOOKS] = {
 	[MPU_IOCTL] = { { "nvidia_frontend_unlocked_ioctl", "nvidia_unlocked_ioctl" }, true },
 };
 
-/* Whether the redirects stand. */
+/* Whether the functions are redirected. */
 static bool mpu_placed;
 
-/* The kernel's switch for all of ftrace, as a refusal names it. */
+/* A refusal names this sysctl if ftrace is switched off. */
 static const char mpu_ftrace_switch[] = "kernel.ftrace_enabled";
 
 /*
- * The probes by which functions are found, never armed: the kernel exports no other way to ask. They go together, because each
- * going waits for the whole system. Under mpu_lock.
+ * Disabled kprobes that look up functions: the kernel exports no other look-up. They are unregistered together, because each unregistering
+ * waits for the whole system. Under mpu_lock.
  */
-#define MPU_FINDS (MPU_HOOKS + 1)
+#define MPU_MAX_SEARCHES (MPU_HOOKS + 1)
 
 static struct {
-	struct kprobe probe[MPU_FINDS];
-	char name[MPU_FINDS][64];
-	struct kprobe *registered[MPU_FINDS];
+	struct kprobe probe[MPU_MAX_SEARCHES];
+	char name[MPU_MAX_SEARCHES][64];
+	struct kprobe *registered[MPU_MAX_SEARCHES];
 	int count;
 } mpu_search;
 
 /*
- * Where a function of the driver begins. Not more than MPU_FINDS are found before mpu_search_ends().
+ * Finds a function of the driver. At most MPU_MAX_SEARCHES functions before mpu_search_end().
  *
- * The probe stands behind the instruction that ftrace patches. On it the kernel makes a probe without an instruction slot
- * (arch_prepare_kprobe_ftrace); a breakpoint of ftrace's that a processor meets too late then jumps to address 0 (setup_singlestep;
- * both of arch/x86/kernel/kprobes of 5.10.262).
+ * The probe is behind the instruction that ftrace patches. A probe on that instruction has no instruction slot
+ * (arch_prepare_kprobe_ftrace). If a processor then hits a stale breakpoint of ftrace, it jumps to address 0 (setup_singlestep; both in
+ * arch/x86/kernel/kprobes of 5.10.262).
  */
-static int mpu_find(const char *symbol, unsigned long *begins)
+static int mpu_find_function(const char *symbol, unsigned long *address)
 {
 	struct kprobe *probe = &mpu_search.probe[mpu_search.count];
 	char *name = mpu_search.name[mpu_search.count];
@@ -76,25 +76,25 @@ static int mpu_find(const char *symbol, unsigned long *begins)
 		*probe = (struct kprobe){ .symbol_name = name, .offset = offset, .flags = KPROBE_FLAG_DISABLED };
 		error = register_kprobe(probe);
 		if (!error) {
-			*begins = (unsigned long)probe->addr - offset;
+			*address = (unsigned long)probe->addr - offset;
 			mpu_search.registered[mpu_search.count++] = probe;
 			return 0;
 		}
-		/* Else no instruction begins there. */
+		/* -EINVAL, -EILSEQ: no instruction begins at this offset. */
 		if (error != -EINVAL && error != -EILSEQ)
 			break;
 	}
 	return error;
 }
 
-static void mpu_search_ends(void)
+static void mpu_search_end(void)
 {
 	unregister_kprobes(mpu_search.registered, mpu_search.count);
 	mpu_search.count = 0;
 }
 
-/* The ways that this kernel has, best first; and by which of them the functions are redirected, or were last. */
-static const struct mpu_way *const mpu_ways[] = {
+/* The methods that this kernel has, best first; and the current or last one. */
+static const struct mpu_method *const mpu_methods[] = {
 #ifndef MPU_DIRECT_NONE
 	&mpu_direct,
 #endif
@@ -102,100 +102,99 @@ static const struct mpu_way *const mpu_ways[] = {
 	&mpu_ipmodify,
 #endif
 };
-static const struct mpu_way *mpu_way;
+static const struct mpu_method *mpu_method;
 
-/* Which of them may be taken: `auto`, or one's name. */
 #ifndef MPU_REDIRECT
 #define MPU_REDIRECT "auto"
 #endif
-static char *mpu_asked = MPU_REDIRECT;
-module_param_named(redirect, mpu_asked, charp, 0400);
+static char *mpu_redirect_parameter = MPU_REDIRECT;
+module_param_named(redirect, mpu_redirect_parameter, charp, 0400);
 MODULE_PARM_DESC(redirect, "How the driver's functions are redirected: direct, ipmodify, or auto for the first that can be had");
 
-static bool mpu_may(const struct mpu_way *way)
+static bool mpu_method_is_allowed(const struct mpu_method *method)
 {
-	return !strcmp(mpu_asked, "auto") || !strcmp(mpu_asked, way->name);
+	return !strcmp(mpu_redirect_parameter, "auto") || !strcmp(mpu_redirect_parameter, method->name);
 }
 
 int mpu_hooks_init(void)
 {
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(mpu_ways); i++) {
-		if (mpu_may(mpu_ways[i]))
+	for (i = 0; i < ARRAY_SIZE(mpu_methods); i++) {
+		if (mpu_method_is_allowed(mpu_methods[i]))
 			return 0;
 	}
-	pr_err("mpu: redirect=%s: this kernel has no such way to redirect\n", mpu_asked);
+	pr_err("mpu: redirect=%s: this kernel has no such way to redirect\n", mpu_redirect_parameter);
 	return -EOPNOTSUPP;
 }
 
-/* What a refusal names when all functions together were refused, and the kernel does not tell which one it was. */
+/* A refusal names this if the kernel refused the functions together, and does not report which one was the cause. */
 static const char mpu_all_functions[] = "functions";
 
-/* Another way does not help: there is no memory, or ftrace has switched itself off until the next boot (ftrace_kill). */
-static bool mpu_is_final(int error)
+/* Another method would fail, too: there is no memory, or ftrace has switched itself off until the next boot (ftrace_kill). */
+static bool mpu_is_final_error(int error)
 {
 	return error == -ENOMEM || error == -ENODEV;
 }
 
-/* Redirects the functions by the first way that the kernel grants. The refusal is that of the last one tried. */
+/* Redirects the functions by the first method that works. The refusal is that of the last method tried. */
 static int mpu_attach(struct mpu_refusal *refusal)
 {
 	unsigned int i;
 	int error;
 
 	*refusal = (struct mpu_refusal){ NULL, -EOPNOTSUPP };
-	for (i = 0; i < ARRAY_SIZE(mpu_ways); i++) {
-		if (!mpu_may(mpu_ways[i]))
+	for (i = 0; i < ARRAY_SIZE(mpu_methods); i++) {
+		if (!mpu_method_is_allowed(mpu_methods[i]))
 			continue;
 		*refusal = (struct mpu_refusal){ NULL, 0 };
-		error = mpu_ways[i]->attach(mpu_redirects, refusal);
+		error = mpu_methods[i]->attach(mpu_redirects, refusal);
 		if (!error) {
-			mpu_way = mpu_ways[i];
+			mpu_method = mpu_methods[i];
 			return 0;
 		}
 		refusal->error = error;
 		if (!refusal->symbol)
 			refusal->symbol = mpu_all_functions;
-		pr_info("mpu: not by %s: %s: error %d\n", mpu_ways[i]->name, refusal->symbol, error);
-		if (mpu_is_final(error))
+		pr_info("mpu: not by %s: %s: error %d\n", mpu_methods[i]->name, refusal->symbol, error);
+		if (mpu_is_final_error(error))
 			break;
 	}
 	return refusal->error;
 }
 
-/* Points the functions at this instance, by the way they are redirected already: a function has one way at a time. */
-static int mpu_take(struct mpu_peer *peer)
+/* Points the functions at this instance, by the other instance's method: a function can have only one at a time. */
+static int mpu_take_redirects(struct mpu_peer *peer)
 {
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(mpu_ways); i++) {
-		if (!!mpu_ways[i]->enter != !!peer->enter)
+	for (i = 0; i < ARRAY_SIZE(mpu_methods); i++) {
+		if (!!mpu_methods[i]->enter != !!peer->enter)
 			continue;
-		if (mpu_may(mpu_ways[i])) {
-			mpu_way = mpu_ways[i];
-			WRITE_ONCE(mpu_elder, peer->enter ? peer->enter : (unsigned long)peer->handler);
-			/* On every processor, before a call comes here. */
+		if (mpu_method_is_allowed(mpu_methods[i])) {
+			mpu_method = mpu_methods[i];
+			WRITE_ONCE(mpu_peer_entry, peer->enter ? peer->enter : (unsigned long)peer->handler);
+			/* Every processor sees it before a call arrives here. */
 			mpu_wait_for_handlers();
-			return mpu_way->take(mpu_redirects, peer);
+			return mpu_method->take(mpu_redirects, peer);
 		}
 		pr_warn("mpu: the other instance redirects by %s, and redirect=%s was asked for: unload the other one first\n",
-			mpu_ways[i]->name, mpu_asked);
+			mpu_methods[i]->name, mpu_redirect_parameter);
 	}
 	return -EPROTO;
 }
 
-/* Where the probe of mpu_argument.c is to stand, or why there is no place. */
+/* The address for the probe of mpu_argument.c, or why there is none. */
 static unsigned long mpu_rm_ioctl;
 static int mpu_rm_ioctl_error;
 
 /*
- * Behind the ENDBR64 with which NVIDIA builds rm_ioctl: no kernel makes a jump of a probe that stands on one (twobyte_is_boostable,
- * arch/x86/kernel/kprobes/core.c), and a breakpoint costs some hundred instructions more.
+ * The probe is behind the ENDBR64 with which NVIDIA builds rm_ioctl. No kernel optimises a probe on an ENDBR64 into a jump
+ * (twobyte_is_boostable, arch/x86/kernel/kprobes/core.c), and a breakpoint costs some hundred instructions more.
  */
 static void mpu_find_rm_ioctl(void)
 {
-	mpu_rm_ioctl_error = mpu_find("rm_ioctl", &mpu_rm_ioctl);
+	mpu_rm_ioctl_error = mpu_find_function("rm_ioctl", &mpu_rm_ioctl);
 	if (mpu_rm_ioctl_error)
 		return;
 	mpu_rm_ioctl = mpu_behind_landing_pad(mpu_rm_ioctl);
@@ -203,7 +202,7 @@ static void mpu_find_rm_ioctl(void)
 		mpu_rm_ioctl_error = -EFAULT;
 }
 
-/* Finds the functions of this release: those that it must have, and those that it may have. mpu_search_ends() is to follow. */
+/* Finds the functions of this release, required and optional ones. The caller calls mpu_search_end() afterwards. */
 static int mpu_find_all(struct mpu_refusal *refusal)
 {
 	struct mpu_redirect *redirect;
@@ -213,44 +212,44 @@ static int mpu_find_all(struct mpu_refusal *refusal)
 
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
 		redirect = &mpu_redirects[hook];
-		redirect->found = NULL;
+		redirect->symbol = NULL;
 		mpu_original[hook] = 0;
 		error = -ENOENT;
-		for (i = 0; i < ARRAY_SIZE(redirect->symbols) && redirect->symbols[i] && error == -ENOENT; i++) {
-			refusal->symbol = redirect->symbols[i];
-			error = mpu_find(redirect->symbols[i], &redirect->ip);
+		for (i = 0; i < ARRAY_SIZE(redirect->candidates) && redirect->candidates[i] && error == -ENOENT; i++) {
+			refusal->symbol = redirect->candidates[i];
+			error = mpu_find_function(redirect->candidates[i], &redirect->ip);
 		}
-		if (error == -ENOENT && !redirect->needed)
+		if (error == -ENOENT && !redirect->required)
 			continue;
 		if (!error) {
-			redirect->goes_on = mpu_goes_on(redirect->ip);
-			error = redirect->goes_on ? 0 : -EOPNOTSUPP;
+			redirect->resume = mpu_resume_address(redirect->ip);
+			error = redirect->resume ? 0 : -EOPNOTSUPP;
 		}
 		if (error) {
 			refusal->error = error;
 			return error;
 		}
-		redirect->found = refusal->symbol;
+		redirect->symbol = refusal->symbol;
 	}
 	return 0;
 }
 
-/* Whether what another instance has redirected is what this one would. */
-static bool mpu_is_the_same(const struct mpu_peer *peer)
+/* Whether the other instance has redirected the same functions that this one would. */
+static bool mpu_peer_matches(const struct mpu_peer *peer)
 {
 	enum mpu_hook hook;
-	u32 i, found = 0;
+	u32 i, matches = 0;
 
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (!mpu_redirects[hook].found)
+		if (!mpu_redirects[hook].symbol)
 			continue;
 		for (i = 0; i < peer->count && peer->ip[i] != mpu_redirects[hook].ip; i++)
 			;
 		if (i == peer->count)
 			return false;
-		found++;
+		matches++;
 	}
-	return found == peer->count;
+	return matches == peer->count;
 }
 
 int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
@@ -258,16 +257,16 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 	enum mpu_hook hook;
 	int error;
 
-	/* mpu_entry.S has these numbers, too. */
+	/* mpu_entry.S and mpu_entry_arm64.S define the same numbers. */
 	BUILD_BUG_ON(MPU_FIND_NS_PID != 0 || MPU_FROM_USER != 1 || MPU_TO_USER != 2 || MPU_IOCTL != 3 || MPU_IS_INIT_NS != 4 ||
 		     MPU_GET_PID_INFO != 5 || MPU_COMPAT != 6 || MPU_HOOKS != 7);
-	BUILD_BUG_ON(MPU_HOOKS > MPU_PEER_MOST);
+	BUILD_BUG_ON(MPU_HOOKS > MPU_PEER_MAX_HOOKS);
 	error = mpu_find_all(refusal);
 	mpu_find_rm_ioctl();
-	mpu_search_ends();
+	mpu_search_end();
 	if (!error && peer && peer->count) {
 		refusal->symbol = "mpu_peer";
-		error = refusal->error = mpu_is_the_same(peer) ? mpu_take(peer) : -EPROTO;
+		error = refusal->error = mpu_peer_matches(peer) ? mpu_take_redirects(peer) : -EPROTO;
 	} else if (!error) {
 		error = mpu_attach(refusal);
 	}
@@ -275,44 +274,44 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		return error;
 	mpu_placed = true;
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (!mpu_redirects[hook].found || mpu_is_patched(&mpu_redirects[hook]))
+		if (!mpu_redirects[hook].symbol || mpu_is_patched(&mpu_redirects[hook]))
 			continue;
 		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, -EBUSY };
-		/* After this, a redirect that the other instance had is gone; or still ours, if the kernel does not take it out. */
+		/* This also removes redirects taken from the other instance. If the kernel refuses, they stay ours. */
 		error = mpu_hooks_remove();
 		if (error)
-			mpu_stick(error);
+			mpu_set_stuck(error);
 		if (peer)
-			peer->lost = true;
+			peer->redirects_lost = true;
 		return -EBUSY;
 	}
-	mpu_argument_place(mpu_rm_ioctl, mpu_rm_ioctl_error, peer && peer->probed);
+	mpu_argument_register(mpu_rm_ioctl, mpu_rm_ioctl_error, peer && peer->probe_armed);
 	if (peer)
-		mpu_argument_error(&peer->shared);
+		mpu_argument_status(&peer->taker_probe_armed);
 	return 0;
 }
 
-void mpu_hooks_begin(void)
+void mpu_hooks_activate(void)
 {
 	int hook;
 
-	/* The ways in come last: a call that begins here finds all the rest here. */
+	/* The ioctl entries come last, so that a call that this instance handles finds all other functions ready. */
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (hook != MPU_IOCTL && hook != MPU_COMPAT && mpu_redirects[hook].found)
-			WRITE_ONCE(mpu_original[hook], mpu_redirects[hook].goes_on);
+		if (hook != MPU_IOCTL && hook != MPU_COMPAT && mpu_redirects[hook].symbol)
+			WRITE_ONCE(mpu_original[hook], mpu_redirects[hook].resume);
 	}
 	smp_wmb();
-	if (mpu_redirects[MPU_COMPAT].found)
-		WRITE_ONCE(mpu_original[MPU_COMPAT], mpu_redirects[MPU_COMPAT].goes_on);
-	WRITE_ONCE(mpu_original[MPU_IOCTL], mpu_redirects[MPU_IOCTL].goes_on);
+	if (mpu_redirects[MPU_COMPAT].symbol)
+		WRITE_ONCE(mpu_original[MPU_COMPAT], mpu_redirects[MPU_COMPAT].resume);
+	WRITE_ONCE(mpu_original[MPU_IOCTL], mpu_redirects[MPU_IOCTL].resume);
 }
 
-void mpu_hooks_alone(void)
+void mpu_hooks_detach_peer(void)
 {
-	/* A call that found no function here before mpu_hooks_begin() may be on the way to the other instance: it must still get there. */
+	/* A call that arrived before mpu_hooks_activate() may still be on its way to mpu_peer_entry. */
 	synchronize_rcu_tasks();
 	mpu_wait_for_handlers();
-	WRITE_ONCE(mpu_elder, 0);
+	WRITE_ONCE(mpu_peer_entry, 0);
 }
 
 int mpu_hooks_give_back(struct mpu_peer *peer)
@@ -321,43 +320,43 @@ int mpu_hooks_give_back(struct mpu_peer *peer)
 
 	if (!mpu_placed)
 		return 0;
-	mpu_argument_remove(peer->probed);
-	error = mpu_way->give_back(mpu_redirects, peer);
-	/* The registration is the other instance's, also if it goes on calling this one. */
+	mpu_argument_unregister(peer->probe_armed);
+	error = mpu_method->give_back(mpu_redirects, peer);
+	/* The registration belongs to the other instance, even if it still calls this one. */
 	mpu_registration = NULL;
 	mpu_placed = false;
 	return error;
 }
 
-void mpu_hooks_hand(struct mpu_peer *peer)
+void mpu_hooks_describe(struct mpu_peer *peer)
 {
 	enum mpu_hook hook;
 
 	peer->count = 0;
 	for (hook = 0; mpu_placed && hook < MPU_HOOKS; hook++) {
-		if (mpu_redirects[hook].found)
+		if (mpu_redirects[hook].symbol)
 			peer->ip[peer->count++] = mpu_redirects[hook].ip;
 	}
-	peer->enter = mpu_placed ? (unsigned long)mpu_way->enter : 0;
-	peer->handler = mpu_placed ? mpu_way->handler : NULL;
+	peer->enter = mpu_placed ? (unsigned long)mpu_method->enter : 0;
+	peer->handler = mpu_placed ? mpu_method->handler : NULL;
 	peer->ops = mpu_registration;
-	mpu_argument_error(&peer->probed);
+	mpu_argument_status(&peer->probe_armed);
 }
 
-unsigned long mpu_hooks_start(enum mpu_hook hook)
+unsigned long mpu_hooks_address(enum mpu_hook hook)
 {
 	return mpu_redirects[hook].ip;
 }
 
-void mpu_hooks_handed(const struct mpu_peer *peer)
+void mpu_hooks_handed_over(const struct mpu_peer *peer)
 {
 	if (!mpu_placed)
 		return;
 	mpu_placed = false;
 	mpu_registration = NULL;
-	if (mpu_way->handed)
-		mpu_way->handed();
-	mpu_argument_remove(peer->shared);
+	if (mpu_method->handed_over)
+		mpu_method->handed_over();
+	mpu_argument_unregister(peer->taker_probe_armed);
 }
 
 int mpu_hooks_remove(void)
@@ -366,33 +365,33 @@ int mpu_hooks_remove(void)
 
 	if (!mpu_placed)
 		return 0;
-	error = mpu_way->detach(mpu_redirects);
+	error = mpu_method->detach(mpu_redirects);
 	if (error)
 		return error;
 	mpu_placed = false;
-	mpu_argument_remove(false);
+	mpu_argument_unregister(false);
 	return 0;
 }
 
 bool mpu_hooks_driver_present(void)
 {
-	const struct mpu_redirect *way_in = &mpu_redirects[MPU_IOCTL];
-	unsigned long begins;
+	const struct mpu_redirect *entry = &mpu_redirects[MPU_IOCTL];
+	unsigned long address;
 	bool present = false;
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(way_in->symbols) && !present; i++)
-		present = mpu_find(way_in->symbols[i], &begins) != -ENOENT;
-	mpu_search_ends();
+	for (i = 0; i < ARRAY_SIZE(entry->candidates) && !present; i++)
+		present = mpu_find_function(entry->candidates[i], &address) != -ENOENT;
+	mpu_search_end();
 	return present;
 }
 
-const char *mpu_hooks_placed(enum mpu_hook hook)
+const char *mpu_hooks_symbol(enum mpu_hook hook)
 {
-	return mpu_placed ? mpu_redirects[hook].found : NULL;
+	return mpu_placed ? mpu_redirects[hook].symbol : NULL;
 }
 
-const char *mpu_hooks_way(void)
+const char *mpu_hooks_method(void)
 {
-	return mpu_placed ? mpu_way->name : NULL;
+	return mpu_placed ? mpu_method->name : NULL;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The module: comes and goes with or without the NVIDIA driver, and tells root its state.
+ * Loading, unloading and hand-over of the module, and its parameters. The NVIDIA driver can be loaded before or after it.
  *
- * /sys/module/mpu/parameters/state, .../counters and .../retire are for the `mpu` command; crates/mpu-engine reads and writes them.
+ * /sys/module/mpu/parameters/state, .../counters and .../retire are for the `mpu` command (crates/mpu-engine).
  */
 #include <linux/delay.h>
 #include <linux/module.h>
@@ -18,30 +18,30 @@
 #error "MPU_VERSION comes from Kbuild"
 #endif
 
-/* Raised when the text of `state` or `counters` changes in a way that an older `mpu` command would misread. */
+/* To be raised when `state` or `counters` changes in a way that an older `mpu` command would misread. */
 #define MPU_STATE_ABI 2
 
 /* Longest wait that `retire` accepts. */
-#define MPU_RETIRE_MOST_MS 60000
+#define MPU_RETIRE_MAX_MS 60000
 
-/* Guards the redirects and what is known of the driver: loading, handing over, and the driver's coming and going. */
+/* Protects the redirects and the variables below: during loading, hand-over, and loading and unloading of the driver. */
 static DEFINE_MUTEX(mpu_lock);
 static struct mpu_refusal mpu_refusal;
 static bool mpu_armed;
-/* `retire` was written, or another instance has taken over: this one only waits to be unloaded. */
+/* After a write to `retire`, or a hand-over: this instance only waits to be unloaded. */
 static bool mpu_retired;
-/* The driver's coming and going is no news before this. */
+/* mpu_init() succeeded. Before that, mpu_module_event() ignores a driver that is being loaded. */
 static bool mpu_ready;
-/* What the counters said when the redirects were placed. */
+/* The counters when the redirects were placed. */
 static u64 mpu_entered_before;
 static u64 mpu_translated_before;
 
 /*
- * What `state` shows of all that. A task can hold mpu_lock for a minute, so a reader does not take it: mpu_publish() copies each change
- * here.
+ * A copy of these variables for readers of `state`. They cannot take mpu_lock, which a task can hold for a minute. mpu_publish() updates
+ * the copy after each change.
  */
-static DEFINE_MUTEX(mpu_shown_lock);
-static struct mpu_shown {
+static DEFINE_MUTEX(mpu_published_lock);
+static struct mpu_published {
 	struct mpu_refusal refusal;
 	bool armed;
 	bool retired;
@@ -49,36 +49,36 @@ static struct mpu_shown {
 	const char *hooks[MPU_HOOKS];
 	u64 entered_before;
 	u64 translated_before;
-} mpu_shown;
+} mpu_published;
 
 static void mpu_publish(void)
 {
 	enum mpu_hook hook;
 
-	mutex_lock(&mpu_shown_lock);
-	mpu_shown.entered_before = mpu_entered_before;
-	mpu_shown.translated_before = mpu_translated_before;
-	mpu_shown.refusal = mpu_refusal;
-	mpu_shown.armed = mpu_armed;
-	mpu_shown.retired = mpu_retired;
-	mpu_shown.way = mpu_hooks_way();
+	mutex_lock(&mpu_published_lock);
+	mpu_published.entered_before = mpu_entered_before;
+	mpu_published.translated_before = mpu_translated_before;
+	mpu_published.refusal = mpu_refusal;
+	mpu_published.armed = mpu_armed;
+	mpu_published.retired = mpu_retired;
+	mpu_published.way = mpu_hooks_method();
 	for (hook = 0; hook < MPU_HOOKS; hook++)
-		mpu_shown.hooks[hook] = mpu_hooks_placed(hook);
-	mutex_unlock(&mpu_shown_lock);
+		mpu_published.hooks[hook] = mpu_hooks_symbol(hook);
+	mutex_unlock(&mpu_published_lock);
 }
 
-/* Places the redirects, or takes them over from `peer`: then calls go on there until mpu_hooks_begin(). */
+/* Places the redirects, or takes them over from `peer`. Then calls continue there until mpu_hooks_activate(). */
 static void mpu_arm(struct mpu_peer *peer)
 {
 	int error;
 
-	/* No caller comes in before all functions are redirected; or, under a peer, before mpu_hooks_begin(). */
+	/* Without a peer, accept calls only after all functions are redirected. With a peer, none arrives before mpu_hooks_activate(). */
 	mpu_calls_open(peer && peer->count);
 	mpu_refusal = (struct mpu_refusal){ NULL, 0 };
 	error = mpu_hooks_place(&mpu_refusal, peer);
 	mpu_armed = !error;
 	if (error == -ENOENT && !mpu_hooks_driver_present()) {
-		/* Nothing is missing but the driver. */
+		/* The driver is not loaded: that is no refusal. */
 		mpu_refusal.symbol = NULL;
 		return;
 	}
@@ -93,17 +93,17 @@ static void mpu_arm(struct mpu_peer *peer)
 		return;
 	mpu_publish();
 	mpu_calls_open(true);
-	mpu_hooks_begin();
+	mpu_hooks_activate();
 	pr_info("mpu: placed\n");
 }
 
-/* Takes the redirects out. No call is inside or comes in: each place that calls this says why. */
+/* Removes the redirects. The caller ensures that no call is inside, and that none can begin. */
 static int mpu_disarm(void)
 {
 	int error = mpu_hooks_remove();
 
 	if (error) {
-		mpu_stick(error);
+		mpu_set_stuck(error);
 		return -EIO;
 	}
 	mpu_armed = false;
@@ -111,7 +111,7 @@ static int mpu_disarm(void)
 	return 0;
 }
 
-/* Stops translating, if those inside leave within `ms`; otherwise all is as before. */
+/* Stops translating, if all callers leave within `ms`. Otherwise nothing changes. */
 static int mpu_retire(unsigned int ms)
 {
 	int error;
@@ -137,8 +137,8 @@ static int mpu_peer_begin(struct mpu_peer *peer)
 		mutex_unlock(&mpu_lock);
 		return -EPROTO;
 	}
-	mpu_hooks_hand(peer);
-	/* Until mpu_peer_end(). */
+	mpu_hooks_describe(peer);
+	/* mpu_peer_end() releases the lock. */
 	return 0;
 }
 
@@ -147,15 +147,15 @@ static void mpu_peer_release(void)
 	mpu_calls_release(true);
 }
 
-static void mpu_peer_end(struct mpu_peer *peer, bool handed)
+static void mpu_peer_end(struct mpu_peer *peer, bool handed_over)
 {
-	if (handed || peer->lost) {
-		mpu_hooks_handed(peer);
+	if (handed_over || peer->redirects_lost) {
+		mpu_hooks_handed_over(peer);
 		mpu_armed = false;
-		mpu_retired = handed;
+		mpu_retired = handed_over;
 		mpu_calls_open(false);
 	}
-	if (peer->lost) {
+	if (peer->redirects_lost) {
 		mpu_refusal = (struct mpu_refusal){ "mpu_peer", -EIO };
 		pr_warn("mpu: a redirect did not come back; nothing is redirected\n");
 	}
@@ -173,22 +173,22 @@ static int mpu_take_over_from(const struct mpu_peer_ops *other, struct mpu_peer 
 	int error;
 
 	mpu_arm(peer);
-	/* Its functions may be gone, with the driver, and then they are not ours. */
+	/* The driver may be gone, and the other instance's redirects with it. */
 	if (!mpu_armed)
 		return mpu_refusal.symbol ? mpu_refusal.error : peer->count ? -ENODEV : 0;
 	if (!peer->count)
 		return 0;
 	error = other->hold();
 	if (error) {
-		int lasting = mpu_hooks_give_back(peer);
+		int give_back_error = mpu_hooks_give_back(peer);
 
-		if (lasting)
-			mpu_stick(lasting);
+		if (give_back_error)
+			mpu_set_stuck(give_back_error);
 		mpu_armed = false;
 		return error;
 	}
-	/* Callers wait: no lock that a reader of the state could hold. */
-	mpu_hooks_begin();
+	/* Callers are waiting, so mpu_publish(), whose lock a reader of `state` can hold, comes after release(). */
+	mpu_hooks_activate();
 	other->release();
 	mpu_publish();
 	pr_info("mpu: placed\n");
@@ -210,23 +210,23 @@ static int mpu_take_over(void)
 	if (!error) {
 		error = mpu_take_over_from(other, &peer);
 		if (mpu_is_stuck()) {
-			/* The kernel goes on calling this instance, which goes on calling the other one: both stay. */
-			peer.called = true;
+			/* The kernel still calls this instance, which still calls the other one: both must stay. */
+			peer.must_stay = true;
 			mpu_retired = true;
 		} else {
-			mpu_hooks_alone();
+			mpu_hooks_detach_peer();
 		}
 		other->end(&peer, !error);
 	}
-	if (peer.called)
+	if (peer.must_stay)
 		pr_crit("mpu: the kernel goes on calling the other instance, which stays until the next boot\n");
 	else
 		__symbol_put(mpu_peer_other);
-	/* A module that does not begin is freed; one that the kernel calls must not be. */
+	/* If mpu_init() fails, the kernel frees this module. That must not happen while the kernel still calls it. */
 	return mpu_is_stuck() ? 0 : error;
 }
 
-static int mpu_driver_changes(struct notifier_block *block, unsigned long state, void *data)
+static int mpu_module_event(struct notifier_block *block, unsigned long state, void *data)
 {
 	const struct module *module = data;
 
@@ -235,39 +235,39 @@ static int mpu_driver_changes(struct notifier_block *block, unsigned long state,
 	mutex_lock(&mpu_lock);
 	if (state == MODULE_STATE_COMING && mpu_ready && !mpu_retired && !mpu_armed)
 		mpu_arm(NULL);
-	else if (state == MODULE_STATE_GOING && mpu_hooks_way())
-		/* No call is inside: its process would have the driver's device open, and a driver in use does not go. */
+	else if (state == MODULE_STATE_GOING && mpu_hooks_method())
+		/* No call is inside, because a caller has a device of the driver open, and the kernel does not unload a module in use. */
 		mpu_disarm();
 	mpu_publish();
 	mutex_unlock(&mpu_lock);
 	return NOTIFY_OK;
 }
 
-static struct notifier_block mpu_notifier = { .notifier_call = mpu_driver_changes };
+static struct notifier_block mpu_notifier = { .notifier_call = mpu_module_event };
 
-static const char *mpu_state_word(void)
+static const char *mpu_state_name(void)
 {
 	if (mpu_is_stuck())
 		return "stuck";
-	if (mpu_shown.retired)
+	if (mpu_published.retired)
 		return "retired";
-	if (mpu_shown.armed)
-		return mpu_calls_translated() != mpu_shown.translated_before ? "armed" : "placed";
-	return mpu_shown.refusal.symbol ? "refused" : "waiting";
+	if (mpu_published.armed)
+		return mpu_calls_translated() != mpu_published.translated_before ? "armed" : "placed";
+	return mpu_published.refusal.symbol ? "refused" : "waiting";
 }
 
-/* For mpu_state_text() alone, under mpu_shown_lock: too large for a stack. */
-static struct mpu_inside mpu_seen_inside;
+/* For mpu_state_get() alone, under mpu_published_lock. Static, because it is too large for the stack. */
+static struct mpu_caller_stats mpu_state_callers;
 
-static int mpu_holders_text(char *buffer, int size)
+static int mpu_holders_get(char *buffer, int size)
 {
 	const struct mpu_holder *holder;
 	char control[12];
 	int at = 0;
 	u32 i;
 
-	for (i = 0; i < mpu_seen_inside.holders; i++) {
-		holder = &mpu_seen_inside.holder[i];
+	for (i = 0; i < mpu_state_callers.holders; i++) {
+		holder = &mpu_state_callers.holder[i];
 		snprintf(control, sizeof(control), holder->control ? "0x%08x" : "-", holder->cmd);
 		at += scnprintf(buffer + at, size - at, "holder=%d %d %s %u\n", holder->process, holder->thread, control,
 				holder->ms);
@@ -275,48 +275,49 @@ static int mpu_holders_text(char *buffer, int size)
 	return at;
 }
 
-static int mpu_state_text(char *buffer, const struct kernel_param *param)
+static int mpu_state_get(char *buffer, const struct kernel_param *param)
 {
 	const char *word, *comma = "";
 	enum mpu_hook hook;
-	bool probed;
+	bool probe_armed;
 	int at, error;
 
-	mutex_lock(&mpu_shown_lock);
+	mutex_lock(&mpu_published_lock);
 	at = scnprintf(buffer, PAGE_SIZE, "version=%s\nabi=%d\nprobes=%s\nstate=%s\n", MPU_VERSION, MPU_STATE_ABI,
-		       MPU_PROBES, mpu_state_word());
-	if (mpu_shown.refusal.symbol && !mpu_shown.armed)
-		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_shown.refusal.symbol, -mpu_shown.refusal.error);
+		       MPU_PROBES, mpu_state_name());
+	if (mpu_published.refusal.symbol && !mpu_published.armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "refused=%s:%d\n", mpu_published.refusal.symbol, -mpu_published.refusal.error);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, "hooks=");
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		word = mpu_shown.hooks[hook];
+		word = mpu_published.hooks[hook];
 		if (!word)
 			continue;
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "%s%s", comma, word);
 		comma = ",";
 	}
-	error = mpu_argument_error(&probed);
-	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_shown.armed && probed ? ",rm_ioctl\n" : "\n");
-	if (mpu_shown.armed)
-		at += scnprintf(buffer + at, PAGE_SIZE - at, "redirect=%s\n", mpu_shown.way);
-	if (mpu_shown.armed && error)
+	error = mpu_argument_status(&probe_armed);
+	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_published.armed && probe_armed ? ",rm_ioctl\n" : "\n");
+	if (mpu_published.armed)
+		at += scnprintf(buffer + at, PAGE_SIZE - at, "redirect=%s\n", mpu_published.way);
+	if (mpu_published.armed && error)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=claimed:%d\n", -error);
-	else if (mpu_shown.armed)
+	else if (mpu_published.armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=driver\n");
-	if (mpu_shown.armed)
+	if (mpu_published.armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "entered=%llu\ntranslated=%llu\n",
-				mpu_calls_entered() - mpu_shown.entered_before, mpu_calls_translated() - mpu_shown.translated_before);
-	mpu_contexts_look(&mpu_seen_inside);
-	at += scnprintf(buffer + at, PAGE_SIZE - at, "inside=%u\norphans=%u\n", mpu_seen_inside.callers,
-			mpu_seen_inside.orphans);
-	/* Numbers of the init namespace: a container can have this file, where its root is the host's. */
+				mpu_calls_entered() - mpu_published.entered_before,
+				mpu_calls_translated() - mpu_published.translated_before);
+	mpu_contexts_scan(&mpu_state_callers);
+	at += scnprintf(buffer + at, PAGE_SIZE - at, "inside=%u\norphans=%u\n", mpu_state_callers.callers,
+			mpu_state_callers.orphans);
+	/* Hide PIDs of the init namespace from a container, whose root can read this file if it is the host's root. */
 	if (!mpu_in_container())
-		at += mpu_holders_text(buffer + at, PAGE_SIZE - at);
-	mutex_unlock(&mpu_shown_lock);
+		at += mpu_holders_get(buffer + at, PAGE_SIZE - at);
+	mutex_unlock(&mpu_published_lock);
 	return at;
 }
 
-static int mpu_counters_text(char *buffer, const struct kernel_param *param)
+static int mpu_counters_get(char *buffer, const struct kernel_param *param)
 {
 	u32 counter, length;
 	const char *name;
@@ -340,12 +341,12 @@ static int mpu_retire_set(const char *text, const struct kernel_param *param)
 
 	if (error)
 		return error;
-	if (ms > MPU_RETIRE_MOST_MS)
+	if (ms > MPU_RETIRE_MAX_MS)
 		return -ERANGE;
-	/* insmod takes parameters, too, and then mpu_init() would place redirects in a retired module. */
+	/* A parameter of insmod is set before mpu_init(), which would then place redirects in a retired module. */
 	if (!READ_ONCE(mpu_ready))
 		return -EAGAIN;
-	/* The kernel holds this for as long as a parameter is written, and wants it of those who read `state`. */
+	/* The kernel holds this lock during the write. Release it, because readers of `state` need it. */
 	kernel_param_unlock(THIS_MODULE);
 	error = mpu_retire(ms);
 	kernel_param_lock(THIS_MODULE);
@@ -353,8 +354,8 @@ static int mpu_retire_set(const char *text, const struct kernel_param *param)
 }
 
 static const struct kernel_param_ops mpu_retire_ops = { .set = mpu_retire_set };
-static const struct kernel_param_ops mpu_state_ops = { .get = mpu_state_text };
-static const struct kernel_param_ops mpu_counters_ops = { .get = mpu_counters_text };
+static const struct kernel_param_ops mpu_state_ops = { .get = mpu_state_get };
+static const struct kernel_param_ops mpu_counters_ops = { .get = mpu_counters_get };
 module_param_cb(state, &mpu_state_ops, NULL, 0400);
 MODULE_PARM_DESC(state, "Whether the NVIDIA driver's functions are redirected, and which (read-only)");
 module_param_cb(counters, &mpu_counters_ops, NULL, 0400);
@@ -386,25 +387,25 @@ static int __init mpu_init(void)
 	return error;
 }
 
-/* No call is inside or comes in: a call needs a reference to the module, and the kernel has given none since before this. */
+/* No call is inside or can begin: each call needs a reference to the module, and try_module_get() fails before the kernel calls this. */
 static void __exit mpu_exit(void)
 {
 	int error;
 
 	for (;;) {
 		mutex_lock(&mpu_lock);
-		/* The driver's coming is no news any more; its going is, until the redirects are out. */
+		/* From now on mpu_module_event() ignores a driver that is loaded, but not one that is unloaded while redirects remain. */
 		mpu_retired = true;
 		error = mpu_disarm();
 		mpu_publish();
 		mutex_unlock(&mpu_lock);
 		if (!error)
 			break;
-		/* What the driver still calls must not be freed, and there is no way back: `rmmod` stays here, the host goes on. */
+		/* The driver still calls this module, so it must not be freed, and this function cannot fail. So `rmmod` never returns. */
 		schedule_timeout_idle(60 * HZ);
 	}
 	unregister_module_notifier(&mpu_notifier);
-	/* After it, no task is between the end of a call and its return. */
+	/* Waits for tasks between the last module_put() and the return from this module. */
 	synchronize_rcu_tasks();
 	mpu_argument_exit();
 }
@@ -415,5 +416,5 @@ MODULE_DESCRIPTION("Puts the PIDs in the NVIDIA driver's answers into the caller
 MODULE_AUTHOR("The MPU authors");
 MODULE_LICENSE("Dual MIT/GPL");
 MODULE_VERSION(MPU_VERSION);
-/* What the headers held that it was built with: mpu_probes.sh. */
+/* The findings of mpu_probes.sh at build time. */
 MODULE_INFO(probes, MPU_PROBES);

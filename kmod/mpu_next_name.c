@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* What only the instance named `mpu_next` has: its name among instances, and the other's. */
+/* The symbols that only the instance `mpu_next` has: its export for the other instance, and the name of the other's. */
 #include <linux/module.h>
 #include "mpu_peer.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * What older kernels call by another name, or lack: mpu_probes.sh says which of the two a kernel has. Everything else is written for the
- * newer ones alone.
+ * Functions and fields that older kernels lack, or have under another name. mpu_probes.sh finds out which of them a kernel has. All other
+ * code is written for newer kernels.
  */
 #ifndef MPU_OLDER_H
 #define MPU_OLDER_H
@@ -15,8 +15,8 @@
 #include <linux/uaccess.h>
 #include "mpu_probes.h"
 
-/* When a task was born, in nanoseconds since the host booted. */
-static __always_inline u64 mpu_born(const struct task_struct *task)
+/* A task's start time, in nanoseconds since boot. */
+static __always_inline u64 mpu_start_time(const struct task_struct *task)
 {
 #ifdef MPU_BORN_START_BOOTTIME
 	return task->start_boottime;
@@ -25,8 +25,8 @@ static __always_inline u64 mpu_born(const struct task_struct *task)
 #endif
 }
 
-/* Reads kernel memory that may not be there; 0 if it is. */
-static __always_inline long mpu_peek(void *to, const void *from, size_t bytes)
+/* Copies kernel memory that may not be mapped. Returns 0 on success. */
+static __always_inline long mpu_copy_from_kernel(void *to, const void *from, size_t bytes)
 {
 #ifdef MPU_PEEK_NOFAULT
 	return copy_from_kernel_nofault(to, from, bytes);
@@ -35,8 +35,8 @@ static __always_inline long mpu_peek(void *to, const void *from, size_t bytes)
 #endif
 }
 
-/* What no other cgroup has, nor had. */
-static __always_inline u64 mpu_group_id(struct cgroup *cgroup)
+/* An ID that no other cgroup has or had. */
+static __always_inline u64 mpu_cgroup_id(struct cgroup *cgroup)
 {
 #ifdef MPU_GROUP_FUNCTION
 	return cgroup_id(cgroup);
@@ -45,7 +45,7 @@ static __always_inline u64 mpu_group_id(struct cgroup *cgroup)
 #endif
 }
 
-/* Waits for everybody who runs with preemption off, such as ftrace's handlers. Where there are two functions, the other one may not. */
+/* Waits for code that runs with preemption off, such as ftrace's handlers. Where synchronize_sched() exists, synchronize_rcu() may not. */
 static inline void mpu_wait_for_handlers(void)
 {
 #ifdef MPU_PREEMPTION_SCHED
@@ -55,8 +55,8 @@ static inline void mpu_wait_for_handlers(void)
 #endif
 }
 
-/* A function's argument at its entry, counted from 0. */
-static __always_inline unsigned long mpu_nth(struct pt_regs *regs, unsigned int n)
+/* A function's argument at its entry; `n` counts from 0. */
+static __always_inline unsigned long mpu_function_argument(struct pt_regs *regs, unsigned int n)
 {
 #ifdef MPU_ARGUMENT_FUNCTION
 	return regs_get_kernel_argument(regs, n);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Process ids between PID namespaces, by the kernel's own functions.
+ * Translates PIDs between PID namespaces.
  *
- * Only processes have an answer here: a number that names nothing, or only a thread, names no process. So a number that was
- * freed and given to a thread cannot be taken for a process.
+ * Only processes are translated, never threads. So a PID that was freed and reused by a thread is not taken for a process.
  */
 #include <linux/idr.h>
 #include <linux/math64.h>
@@ -18,19 +17,19 @@
 #endif
 
 /*
- * find_pid_ns() in place, as pid_nr_ns() below: a table asks both for each row. The kernel's own walk (__radix_tree_lookup) takes more than
- * twice as many instructions a level. It is asked where what stands in the tree is not to be followed: a node that is being removed.
+ * An inline find_pid_ns(), because a table needs one look-up for each row. The kernel's own walk (__radix_tree_lookup) takes more than
+ * twice as many instructions for each level. This falls back to it where it must not follow an entry: a node that is being removed.
  */
-static __always_inline struct pid *mpu_find(u32 number, struct pid_namespace *ns)
+static __always_inline struct pid *mpu_find_pid(u32 nr, struct pid_namespace *ns)
 {
 #ifdef MPU_TREE_XARRAY
-	unsigned long index = (unsigned long)number - ns->idr.idr_base;
+	unsigned long index = (unsigned long)nr - ns->idr.idr_base;
 	const struct xarray *tree = &ns->idr.idr_rt;
 	const struct xa_node *node;
 	void *entry = xa_head(tree);
 
 	if (!xa_is_node(entry) || index >> xa_to_node(entry)->shift >= XA_CHUNK_SIZE)
-		return idr_find(&ns->idr, number);
+		return idr_find(&ns->idr, nr);
 	do {
 		node = xa_to_node(entry);
 		entry = xa_entry(tree, node, (index >> node->shift) & XA_CHUNK_MASK);
@@ -38,10 +37,10 @@ static __always_inline struct pid *mpu_find(u32 number, struct pid_namespace *ns
 	if (likely(!xa_is_internal(entry)))
 		return entry;
 #endif
-	return idr_find(&ns->idr, number);
+	return idr_find(&ns->idr, nr);
 }
 
-/* Its leader; NULL for what is no process. Under RCU. */
+/* The leader of the process with this pid; NULL if it is no process. Under RCU. */
 static __always_inline struct task_struct *mpu_leader_of(struct pid *pid)
 {
 	struct hlist_node *first = pid ? READ_ONCE(pid->tasks[PIDTYPE_TGID].first) : NULL;
@@ -49,16 +48,16 @@ static __always_inline struct task_struct *mpu_leader_of(struct pid *pid)
 	return first ? hlist_entry(first, struct task_struct, pid_links[PIDTYPE_TGID]) : NULL;
 }
 
-/* Whether what the driver keeps under this process's number can be its own. */
-static __always_inline bool mpu_can_have_made(const struct pid *pid, struct task_struct *leader, u32 host)
+/* Whether data that the driver keeps under this process's PID can belong to it: mpu_driver_users.c. */
+static __always_inline bool mpu_may_own_driver_data(const struct pid *pid, struct task_struct *leader, u32 host)
 {
-	u64 word = mpu_maker_word(pid, leader), *place = mpu_maker_at(host);
+	u64 tag = mpu_driver_user_tag(pid, leader), *slot = mpu_driver_user_slot(host);
 
-	return likely(READ_ONCE(*place) == word) || mpu_finds_maker(leader, place, word);
+	return likely(READ_ONCE(*slot) == tag) || mpu_check_driver_user(leader, slot, tag);
 }
 
-/* pid_nr_ns() in place: a table asks it for each row. */
-static __always_inline u32 mpu_number_in(const struct pid *pid, const struct pid_namespace *ns)
+/* An inline pid_nr_ns(), because a table needs it for each row. */
+static __always_inline u32 mpu_pid_nr_in(const struct pid *pid, const struct pid_namespace *ns)
 {
 	const struct upid *upid;
 
@@ -68,54 +67,54 @@ static __always_inline u32 mpu_number_in(const struct pid *pid, const struct pid
 	return upid->ns == ns ? upid->nr : 0;
 }
 
-/* Both under RCU, which the caller of the core holds: one lock for a whole table. */
+/* These run under RCU. The caller of the core takes it once for a whole table. */
 
 u32 mpu_c_view_of(const void *opaque, u32 host)
 {
 	const struct mpu_view *view = opaque;
-	struct pid *pid = mpu_find(host, &init_pid_ns);
+	struct pid *pid = mpu_find_pid(host, &init_pid_ns);
 	struct task_struct *leader = mpu_leader_of(pid);
 	u32 number;
 
 	if (!leader)
 		return 0;
-	number = mpu_number_in(pid, view->ns);
+	number = mpu_pid_nr_in(pid, view->ns);
 	if (unlikely(!number && view->group)) {
-		/* One of the group without a number here goes by its host's, unless another process has that number here. */
-		number = mpu_policy_same_group(pid, view) && !mpu_find(host, view->ns) ? host : 0;
+		/* A process of the group without a PID in this namespace gets its host PID, unless another process here has that PID. */
+		number = mpu_policy_is_in_group(pid, view) && !mpu_find_pid(host, view->ns) ? host : 0;
 	}
-	return number && mpu_can_have_made(pid, leader, host) ? number : 0;
+	return number && mpu_may_own_driver_data(pid, leader, host) ? number : 0;
 }
 
 u32 mpu_c_host_of(const void *opaque, u32 number)
 {
 	const struct mpu_view *view = opaque;
-	struct pid *pid = mpu_find(number, view->ns);
+	struct pid *pid = mpu_find_pid(number, view->ns);
 	struct task_struct *leader;
 	u32 host;
 
 	if (unlikely(!pid && view->group)) {
-		pid = mpu_find(number, &init_pid_ns);
-		if (!mpu_leader_of(pid) || mpu_number_in(pid, view->ns) || !mpu_policy_same_group(pid, view))
+		pid = mpu_find_pid(number, &init_pid_ns);
+		if (!mpu_leader_of(pid) || mpu_pid_nr_in(pid, view->ns) || !mpu_policy_is_in_group(pid, view))
 			return 0;
 	}
 	leader = mpu_leader_of(pid);
 	if (!leader)
 		return 0;
 	host = pid_nr(pid);
-	return mpu_can_have_made(pid, leader, host) ? host : 0;
+	return mpu_may_own_driver_data(pid, leader, host) ? host : 0;
 }
 
 u64 mpu_c_started(u32 host)
 {
-	struct task_struct *task = mpu_leader_of(mpu_find(host, &init_pid_ns));
-	/* Wall-clock time less time since boot: constant until an administrator sets the clock. */
+	struct task_struct *task = mpu_leader_of(mpu_find_pid(host, &init_pid_ns));
+	/* The time of boot by the wall clock. It changes only if the clock is set. */
 	s64 booted = ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_REAL)) - ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_BOOT));
 
-	return task ? div_u64(booted + mpu_born(task), NSEC_PER_USEC) : 0;
+	return task ? div_u64(booted + mpu_start_time(task), NSEC_PER_USEC) : 0;
 }
 
-/* Drivers 535.113 to 570.144 keep the thread that made the client: its process is meant. */
+/* Drivers 535.113 to 570.144 keep the thread that made the client. */
 u32 mpu_process_of_thread(struct pid *pid)
 {
 	struct task_struct *task;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The policy: who in a PID namespace of its own sees more than that. Holds the rules that root wrote, and finds out which
- * of them is for the running task, by its cgroup in the unified hierarchy. What a rule means is the core's.
+ * The policy: rules written by root, by which a caller sees more than its own PID namespace. This file stores them, and gets the running
+ * task's cgroup in the unified hierarchy. The Rust core parses and matches the rules.
  */
 #include <linux/cgroup.h>
 #include <linux/kernfs.h>
@@ -16,13 +16,13 @@
 
 struct mpu_rules {
 	struct rcu_head rcu;
-	/* Where the rules lie in the text: a call matches them, and does not look for them. */
+	/* The places of the rules in the text, so that no call parses it. */
 	u32 table[MPU_POLICY_BYTES / sizeof(u32)];
 	u32 length;
 	char text[];
 };
 
-/* NULL while there are none. Written under the kernel's lock of parameters. */
+/* NULL if there are none. Written under kernel_param_lock(). */
 static struct mpu_rules __rcu *mpu_rules;
 
 bool mpu_policy_is_set(void)
@@ -45,7 +45,7 @@ static int mpu_policy_set(const char *text, const struct kernel_param *param)
 	size_t length = strnlen(text, PAGE_SIZE);
 	u32 line;
 
-	/* A file of sysfs cannot be written empty: a line without a rule takes the policy away. */
+	/* sysfs drops a write of 0 bytes, so an empty line removes the policy. */
 	while (length && text[length - 1] == '\n')
 		length--;
 	if (!length) {
@@ -72,7 +72,7 @@ static int mpu_policy_get(char *buffer, const struct kernel_param *param)
 	const struct mpu_rules *rules;
 	int length = 0;
 
-	/* Whose rule is which is the host's business: a container can have this file, where its root is the host's. */
+	/* Hide the rules from a container, whose root can read this file if it is the host's root. */
 	if (mpu_in_container())
 		return 0;
 	rcu_read_lock();
@@ -83,7 +83,7 @@ static int mpu_policy_get(char *buffer, const struct kernel_param *param)
 	return length;
 }
 
-/* When the module goes, or did not come. */
+/* After unloading, or if loading failed. */
 static void mpu_policy_free(void *unused)
 {
 	mpu_policy_replace(NULL);
@@ -97,7 +97,7 @@ static const struct kernel_param_ops mpu_policy_ops = {
 module_param_cb(policy, &mpu_policy_ops, NULL, 0600);
 MODULE_PARM_DESC(policy, "Who sees more than its own PID namespace: lines of `own|group|host GLOB` over cgroup paths");
 
-/* The cgroup that lies `depth` names below the root on the way to this one. */
+/* The ancestor of a cgroup at this depth, or the cgroup itself; NULL if the cgroup is not so deep. */
 static struct cgroup *mpu_ancestor(struct cgroup *cgroup, u32 depth)
 {
 	while (cgroup && cgroup->level > depth)
@@ -114,7 +114,7 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	int length;
 
 	if (!path) {
-		/* Less than the rules may allow, never more. */
+		/* Without memory the caller sees less than the rules may allow, never more. */
 		mpu_count_reason(MPU_REASON_NO_MEMORY);
 		return MPU_SEES_OWN;
 	}
@@ -130,10 +130,10 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	if (sees == MPU_SEES_GROUP) {
 		cgroup = mpu_ancestor(cgroup, depth);
 		if (cgroup) {
-			view->group = mpu_group_id(cgroup);
+			view->group = mpu_cgroup_id(cgroup);
 			view->group_depth = depth;
 		} else {
-			/* It was moved meanwhile. */
+			/* The task was moved to another cgroup meanwhile. */
 			sees = MPU_SEES_OWN;
 		}
 	}
@@ -142,10 +142,10 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	return sees;
 }
 
-bool mpu_policy_same_group(struct pid *pid, const struct mpu_view *view)
+bool mpu_policy_is_in_group(struct pid *pid, const struct mpu_view *view)
 {
 	struct task_struct *task = pid_task(pid, PIDTYPE_TGID);
 	struct cgroup *cgroup = task ? mpu_ancestor(task_dfl_cgroup(task), view->group_depth) : NULL;
 
-	return cgroup && mpu_group_id(cgroup) == view->group;
+	return cgroup && mpu_cgroup_id(cgroup) == view->group;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Includes the files that load the module and place its redirects. Two files are compiled instead of thirteen, because a compiler takes
- * longer to read the kernel's headers than to compile ours.
+ * Includes the files that load the module and place its redirects. Two files are compiled instead of thirteen, because reading the kernel's
+ * headers takes longer than compiling ours.
  */
 #include "mpu_main.c"
 #include "mpu_stuck.c"

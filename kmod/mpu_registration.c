@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * One registration with ftrace that redirects many functions. Knows nothing of how: mpu_direct.c and mpu_ipmodify.c say that.
+ * One registration with ftrace that redirects many functions. mpu_direct.c and mpu_ipmodify.c define its type.
  */
 #include <linux/delay.h>
 #include <linux/err.h>
@@ -8,48 +8,48 @@
 #include <linux/slab.h>
 #include <linux/stop_machine.h>
 #include "mpu_probes.h"
-#include "mpu_ways.h"
+#include "mpu_methods.h"
 
 struct ftrace_ops *mpu_registration;
 
-/* An empty list takes the place of the one that is freed. ftrace_free_filter() would do, but 5.10 does not export it. */
-static void mpu_forget(struct ftrace_ops *ops)
+/* Replaces the filter by an empty one, which frees it. ftrace_free_filter() would do this, but 5.10 does not export it. */
+static void mpu_free_ops(struct ftrace_ops *ops)
 {
 	ftrace_set_filter(ops, NULL, 0, 1);
 	kfree(ops);
 }
 
 /*
- * Waits for processors that walk the kernel's list of registrations, with preemption off; also for one that was traced where RCU does
- * not look, as an idle processor is: it has to run something else.
+ * Waits for processors that walk the kernel's list of registrations with preemption off. stop_machine() also waits for a processor that was
+ * traced where RCU does not watch, such as in the idle loop.
  */
-static int mpu_nothing(void *unused)
+static int mpu_do_nothing(void *unused)
 {
 	return 0;
 }
 
 static void mpu_wait_for_walkers(void)
 {
-	stop_machine(mpu_nothing, NULL, NULL);
+	stop_machine(mpu_do_nothing, NULL, NULL);
 }
 
 /*
- * With -ENODEV a registration failed half-way: ftrace found code that is not its own, switched itself off, and takes nothing back
- * (ftrace_startup). What it has changed by then calls us for ever.
+ * After -ENODEV a registration can be half done: ftrace found code that it did not write, switched itself off, and undoes nothing
+ * (ftrace_startup). A function that it has already patched calls this module until the next boot.
  */
-static bool mpu_is_half_placed(const struct mpu_redirect *redirects)
+static bool mpu_is_partly_patched(const struct mpu_redirect *redirects)
 {
 	enum mpu_hook hook;
 
 	for (hook = 0; hook < MPU_HOOKS; hook++) {
-		if (redirects[hook].found && mpu_is_patched(&redirects[hook]))
+		if (redirects[hook].symbol && mpu_is_patched(&redirects[hook]))
 			return true;
 	}
 	return false;
 }
 
 /* Redirects the functions that were found. */
-static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const struct mpu_redirect *redirects)
+static struct ftrace_ops *mpu_register_once(const struct mpu_registration_type *type, const struct mpu_redirect *redirects)
 {
 	struct ftrace_ops *ops = kzalloc(sizeof(*ops), GFP_KERNEL);
 	enum mpu_hook hook;
@@ -58,71 +58,72 @@ static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const s
 	if (!ops)
 		return ERR_PTR(-ENOMEM);
 	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {
-		/* Before 5.18 the kernel knows a function by the patched instruction only (ftrace_match_addr), which is not arm64's first. */
-		if (redirects[hook].found)
-			error = ftrace_set_filter_ip(ops, redirects[hook].goes_on - MCOUNT_INSN_SIZE, 0, 0);
+		/* Before 5.18 the kernel matches the patched instruction only (ftrace_match_addr); on arm64 that is not the first one. */
+		if (redirects[hook].symbol)
+			error = ftrace_set_filter_ip(ops, redirects[hook].resume - MCOUNT_INSN_SIZE, 0, 0);
 	}
 	if (!error) {
-		error = kind->begin(ops);
-		if (error == -ENODEV && mpu_is_half_placed(redirects)) {
-			mpu_stick(error);
+		error = type->add(ops);
+		if (error == -ENODEV && mpu_is_partly_patched(redirects)) {
+			mpu_set_stuck(error);
 			return ERR_PTR(error);
 		}
-		/* A refused registration stood in the kernel's list for a moment. */
+		/* A refused registration was in the kernel's list for a moment. */
 		if (error)
 			mpu_wait_for_walkers();
 	}
 	if (error) {
-		mpu_forget(ops);
+		mpu_free_ops(ops);
 		return ERR_PTR(error);
 	}
 #ifdef MPU_PERMANENT_YES
-	/* While it stands, the kernel refuses to switch ftrace off (kernel.ftrace_enabled=0) and the redirects with it. */
+	/* While it is registered, the kernel refuses kernel.ftrace_enabled=0, which would switch the redirects off. */
 	ops->flags |= FTRACE_OPS_FL_PERMANENT;
 #endif
 	return ops;
 }
 
 /*
- * -EAGAIN asks for another try: BPF, which has a direct call of one of the functions, is changing it just then. Blank ops each time,
- * because some kernels do not take those of a refused try.
+ * -EAGAIN: BPF has a direct call of one of the functions, and is changing it at the moment. Each try gets new ops, because some kernels
+ * refuse ops that they have refused before.
  */
 #define MPU_TRIES 10
-#define MPU_TRIES_APART_MS 10
+#define MPU_RETRY_MS 10
 
-static struct ftrace_ops *mpu_register(const struct mpu_kind *kind, const struct mpu_redirect *redirects)
+static struct ftrace_ops *mpu_register(const struct mpu_registration_type *type, const struct mpu_redirect *redirects)
 {
-	struct ftrace_ops *ops = mpu_register_once(kind, redirects);
+	struct ftrace_ops *ops = mpu_register_once(type, redirects);
 	int tries;
 
 	for (tries = 1; ops == ERR_PTR(-EAGAIN) && tries < MPU_TRIES; tries++) {
-		msleep(MPU_TRIES_APART_MS);
-		ops = mpu_register_once(kind, redirects);
+		msleep(MPU_RETRY_MS);
+		ops = mpu_register_once(type, redirects);
 	}
 	return ops;
 }
 
-static int mpu_unregister(const struct mpu_kind *kind, struct ftrace_ops *ops)
+static int mpu_unregister(const struct mpu_registration_type *type, struct ftrace_ops *ops)
 {
 	int error;
 
 #ifdef MPU_PERMANENT_NO
 	/*
-	 * Where ftrace can be switched off under a registration, the kernel then frees what the functions called without a wait for those who
-	 * are still in it (ftrace_shutdown). No new task comes while it is off. Not handled: an administrator switches it off just now.
+	 * These kernels can switch ftrace off while a registration exists. They then free its trampoline without waiting for tasks that are
+	 * still in it (ftrace_shutdown), so wait here. No new task enters while ftrace is off. Not handled: ftrace is switched off between
+	 * this wait and the removal.
 	 */
 	synchronize_rcu_tasks();
 #endif
-	error = kind->end(ops);
-	/* No call looks at it any more: the end has waited for those that did. */
+	error = type->remove(ops);
+	/* No call uses it any more: remove() has waited for them. */
 	if (!error)
-		mpu_forget(ops);
+		mpu_free_ops(ops);
 	return error;
 }
 
-int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirect *redirects)
+int mpu_registration_place(const struct mpu_registration_type *type, const struct mpu_redirect *redirects)
 {
-	struct ftrace_ops *ops = mpu_register(kind, redirects);
+	struct ftrace_ops *ops = mpu_register(type, redirects);
 
 	if (IS_ERR(ops))
 		return PTR_ERR(ops);
@@ -130,9 +131,9 @@ int mpu_registration_place(const struct mpu_kind *kind, const struct mpu_redirec
 	return 0;
 }
 
-int mpu_registration_remove(const struct mpu_kind *kind)
+int mpu_registration_remove(const struct mpu_registration_type *type)
 {
-	int error = mpu_unregister(kind, mpu_registration);
+	int error = mpu_unregister(type, mpu_registration);
 
 	if (!error)
 		mpu_registration = NULL;

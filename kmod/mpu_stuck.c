@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Whether this module must stay until the next boot: the kernel goes on calling something of it, or did not say that it does not. Only
- * ever becomes true.
+ * Whether this module must stay until the next boot, because the kernel may still call into it. Once true, it stays true.
  */
 #include <linux/module.h>
 
@@ -9,7 +8,7 @@
 
 static bool mpu_stuck;
 
-void mpu_stick(int error)
+void mpu_set_stuck(int error)
 {
 	if (mpu_stuck)
 		return;

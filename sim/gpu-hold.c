@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A process that "uses" a simulated GPU: it makes RM clients with a compute object, gives them figures through the
- * simulator's own ioctl, says `ready <pid>` and holds until its standard input closes or it gets SIGTERM.
- * Knows nothing of who will look. Usage is printed by --help.
+ * Uses a simulated GPU: makes RM clients with a compute object, and sets their figures by the simulator's private ioctl. Prints `ready <pid>`,
+ * and runs until standard input closes or SIGTERM comes. --help prints the usage.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -55,8 +54,8 @@ static void cause_error(struct nv_session *s)
 }
 
 /*
- * On a made-up GPU the real driver has no channels. An MPS object, which is a row in its client and nothing else, makes the process one
- * that computes (tests/real-driver); what a GPU would have measured is left out.
+ * Without hardware the real driver has no channels (tests/real-driver). An MPS object, which is only an entry in its client, makes the process
+ * a compute process. There are no figures.
  */
 static void use_made_up_gpu(struct nv_session *s)
 {
@@ -114,7 +113,7 @@ static void make_clients(void)
 static void *client_thread(void *unused)
 {
 	make_clients();
-	pthread_mutex_unlock(unused); /* tells the main thread */
+	pthread_mutex_unlock(unused); /* wakes the main thread */
 	while (!opt.dead_thread)
 		pause();
 	return NULL;
@@ -239,7 +238,7 @@ static void hold_with_children(void)
 		;
 }
 
-/* The process ends and its clients stay: a child that made none of them keeps the files open. */
+/* This process ends, but its clients stay, because a child keeps the files open. */
 static int leave(void)
 {
 	pid_t pid = fork();

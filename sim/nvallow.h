@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * What may be asked, if there is a list of it: on a machine whose GPU others need, nothing else is sent. Without a list, everything may.
+ * The list of allowed calls, for a machine whose GPU others need. Without a list every call is allowed.
  *
- * A line is `control|class|escape NUMBER whole|torn REASON`, and # begins a comment. `torn`: the driver's part on the processor looks at the
- * parameters, so that any word among them may be wrong. `whole`: the GPU's firmware looks at them, too, and gets what nvidia-smi would send.
+ * A line is `control|class|escape NUMBER whole|torn REASON`, and # begins a comment. `torn`: only the driver's code on the
+ * processor reads the parameters, so any word of them may be wrong. `whole`: the GPU's firmware reads them too, so send only what nvidia-smi
+ * would send.
  */
 #ifndef NVALLOW_H
 #define NVALLOW_H
@@ -25,7 +26,7 @@ static struct {
 static unsigned allowance_count;
 static bool only_allowed;
 
-/* Whether every line of the list was understood. */
+/* Returns whether every line of the list is valid. */
 static inline bool read_allowances(const char *path)
 {
 	FILE *list = fopen(path, "r");

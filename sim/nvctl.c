@@ -129,7 +129,7 @@ static bool injected(int fd)
 }
 
 /* Sends and prints the first line; list_off: offset of a count to print, or -1. Returns 0 when the driver accepted. */
-static int ask(uint32_t object, uint32_t cmd, void *params, uint32_t size, int list_off)
+static int send_and_print(uint32_t object, uint32_t cmd, void *params, uint32_t size, int list_off)
 {
 	uint32_t status;
 	bool failed;
@@ -277,7 +277,7 @@ static void print_list(unsigned n, unsigned first, unsigned most)
 static int cmd_pids(void)
 {
 	put32(buf, 4, opt.class);
-	if (ask(opt.old ? session.device : session.subdevice, opt.old ? 0x00800202 : GET_PIDS, buf, PIDS_SIZE, 8))
+	if (send_and_print(opt.old ? session.device : session.subdevice, opt.old ? 0x00800202 : GET_PIDS, buf, PIDS_SIZE, 8))
 		return 1;
 	print_list(get32(buf, 8), 12, PIDS_MAX);
 	return 0;
@@ -293,7 +293,7 @@ static int cmd_pidinfo(int n, char **pids)
 	put32(buf, 0, n);
 	for (i = 0; i < n; i++)
 		put32(buf, 8 + i * stride, strtoul(pids[i], NULL, 0));
-	if (ask(opt.old ? session.device : session.subdevice, opt.old ? 0x00800203 : GET_PID_INFO, buf, size, 0))
+	if (send_and_print(opt.old ? session.device : session.subdevice, opt.old ? 0x00800203 : GET_PID_INFO, buf, size, 0))
 		return 1;
 	for (i = 0; i < n; i++) {
 		uint8_t *e = buf + 8 + i * stride;
@@ -334,7 +334,7 @@ static int cmd_gpumon(void)
 
 	put32(buf, 0, 2);
 	put32(buf, 4, size - 16);
-	if (ask(session.subdevice, 0x20802096, buf, size, -1))
+	if (send_and_print(session.subdevice, 0x20802096, buf, size, -1))
 		return 1;
 	for (i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
 		if (!i || layouts[i].size == size)
@@ -352,7 +352,7 @@ static int cmd_gpumon1(void)
 	nv_check(samples, "nvctl: samples", -ENOMEM);
 	put32(params, 4, slots * 472);
 	put64(params, 16, (uintptr_t)samples);
-	if (ask(session.subdevice, 0x20802083, params, sizeof(params), -1))
+	if (send_and_print(session.subdevice, 0x20802083, params, sizeof(params), -1))
 		return 1;
 	print_samples(samples, slots, 472, 4, 116);
 	return 0;
@@ -362,16 +362,16 @@ static int cmd_acct(const char *what, int n, char **args)
 {
 	put32(buf, 0, nv_gpu_id(ctl, session.client, opt.gpu));
 	if (!strcmp(what, "acct-clear"))
-		return ask(session.client, 0xb05, buf, 8, -1);
+		return send_and_print(session.client, 0xb05, buf, 8, -1);
 	if (!strcmp(what, "acct-pids")) {
-		if (ask(session.client, 0xb04, buf, 16012, 16008))
+		if (send_and_print(session.client, 0xb04, buf, 16012, 16008))
 			return 1;
 		print_list(get32(buf, 16008), 8, 4000);
 		return 0;
 	}
 	nv_check(n == 1, "nvctl: acct-info wants one pid", -EINVAL);
 	put32(buf, 4, strtoul(args[0], NULL, 0));
-	if (strcmp(what, "acct-info2") ? ask(session.client, 0xb03, buf, 48, -1) : ask(session.client, 0xb06, buf, 64, -1))
+	if (strcmp(what, "acct-info2") ? send_and_print(session.client, 0xb03, buf, 48, -1) : send_and_print(session.client, 0xb06, buf, 64, -1))
 		return 1;
 	printf("pid %u gpu %u fb %u maxfb %llu start %llu end %llu\n", get32(buf, 4), get32(buf, 12), get32(buf, 16),
 	       (unsigned long long)get64(buf, 24), (unsigned long long)get64(buf, 32), (unsigned long long)get64(buf, 40));
@@ -392,7 +392,7 @@ static int cmd_enc1(void)
 
 	put32(params, 0, opt.room);
 	put64(params, 8, opt.room ? (uintptr_t)buf : 0);
-	if (ask(session.subdevice, 0x2080016e, params, sizeof(params), 0))
+	if (send_and_print(session.subdevice, 0x2080016e, params, sizeof(params), 0))
 		return 1;
 	print_sessions(buf, opt.room ? get32(params, 0) : 0, 32, 8, 24);
 	return 0;
@@ -401,7 +401,7 @@ static int cmd_enc1(void)
 static int cmd_enc2(void)
 {
 	put32(buf, 0, opt.room);
-	if (ask(session.subdevice, 0x208001af, buf, 16388, 0))
+	if (send_and_print(session.subdevice, 0x208001af, buf, 16388, 0))
 		return 1;
 	print_sessions(buf + 4, opt.room ? get32(buf, 0) : 0, 32, 8, 24);
 	return 0;
@@ -409,7 +409,7 @@ static int cmd_enc2(void)
 
 static int cmd_fbc(void)
 {
-	if (ask(session.subdevice, 0x2080017c, buf, 13316, 0))
+	if (send_and_print(session.subdevice, 0x2080017c, buf, 13316, 0))
 		return 1;
 	print_sessions(buf + 4, get32(buf, 0), 52, 12, 44);
 	return 0;
@@ -422,7 +422,7 @@ static uint32_t profiler(void)
 
 static int cmd_hwpm(void)
 {
-	if (ask(profiler(), 0x90cc0103, buf, 12, -1))
+	if (send_and_print(profiler(), 0x90cc0103, buf, 12, -1))
 		return 1;
 	printf("pid %u count %u global %u\n", get32(buf, 4), get32(buf, 0), buf[8]);
 	return 0;
@@ -459,7 +459,7 @@ static int cmd_rc(void)
 		nv_must("nvctl: error report", nv_sim(ctl, &args));
 	}
 	put32(buf, 28, 0xffffffff);
-	if (ask(session.client, 0x607, buf, 2436, -1))
+	if (send_and_print(session.client, 0x607, buf, 2436, -1))
 		return 1;
 	printf("pid %u flags %u\n", get32(buf, 32), get32(buf, 20));
 	return 0;
@@ -472,7 +472,7 @@ static int cmd_allocs(void)
 
 	put64(params, 16, 500);
 	put64(params, 24, (uintptr_t)buf);
-	if (ask(session.subdevice, 0x20801349, params, sizeof(params), 16))
+	if (send_and_print(session.subdevice, 0x20801349, params, sizeof(params), 16))
 		return 1;
 	n = get32(params, 16);
 	for (i = 0; i < n && i < 500; i++)
@@ -505,7 +505,7 @@ static int cmd_debug(int n, char **args)
 	put32(params, 0, memory);
 	put32(params, 4, length);
 	put64(params, 16, (uintptr_t)written);
-	if (ask(debugger, 0x83de0316, params, sizeof(params), -1))
+	if (send_and_print(debugger, 0x83de0316, params, sizeof(params), -1))
 		return 1;
 	for (i = 0; i < length / 4; i++) {
 		if (written[i] == 1 + (i * seed) % 199)
@@ -513,7 +513,7 @@ static int cmd_debug(int n, char **args)
 		nv_die("nvctl: the bytes to write were changed where they lie", -EIO);
 	}
 	put64(params, 16, (uintptr_t)read);
-	if (ask(debugger, 0x83de0315, params, sizeof(params), -1))
+	if (send_and_print(debugger, 0x83de0315, params, sizeof(params), -1))
 		return 1;
 	for (i = 0; i < length / 4; i++) {
 		if (read[i] == written[i])
@@ -572,7 +572,7 @@ static int cmd_raw(int n, char **args)
 		object_name = "device";
 	if (!object_name && cmd >> 16 == 0x90cc)
 		object_name = "profiler";
-	rc = ask(named_object(), cmd, buf, size, -1);
+	rc = send_and_print(named_object(), cmd, buf, size, -1);
 	printf("params ");
 	for (i = 0; i < size; i++)
 		printf("%02x", buf[i]);
@@ -744,20 +744,20 @@ static uint32_t odd[64]; /* numbers that cannot be process ids */
 static volatile unsigned odd_count;
 
 /* The numbers in one of the raced control's results. */
-static void look(unsigned b)
+static void note_results(unsigned b)
 {
 	unsigned i;
 
 	for (i = 0; i < raced->rows; i++) {
 		uint32_t v = race.result[b][raced->first + i * raced->stride];
 
-		saw(v);
+		note_seen(v);
 		if (v >= 1u << 22 && v != 0xffffffff && odd_count < 64)
 			odd[odd_count++] = v;
 	}
 }
 
-static void *flipper(void *unused)
+static void *flip_thread(void *unused)
 {
 	unsigned turn = 0;
 
@@ -779,8 +779,8 @@ static void *flipper(void *unused)
 static void *reader(void *unused)
 {
 	while (!race.stop) {
-		look(0);
-		look(1);
+		note_results(0);
+		note_results(1);
 	}
 	return unused;
 }
@@ -827,7 +827,7 @@ static int cmd_race(int n, char **args)
 	race.xfer.size = sizeof(race.arg);
 	race.xfer.ptr = (uintptr_t)&race.arg;
 	for (i = 0; i < threads; i++)
-		thread[i] = nv_thread(i == 0 && strcmp(mode, "read") ? flipper : reader, NULL);
+		thread[i] = nv_thread(i == 0 && strcmp(mode, "read") ? flip_thread : reader, NULL);
 	do {
 		int rc;
 
@@ -844,8 +844,8 @@ static int cmd_race(int n, char **args)
 			rc = ioctl(ctl, nv_ioc(0x2a, sizeof(race.arg), &opt.way), &race.arg);
 		calls++;
 		accepted += rc == 0 && race.arg.status == 0;
-		look(0);
-		look(1);
+		note_results(0);
+		note_results(1);
 		/* A race in which the driver answered next to nothing shows nothing, as it can be on a machine with other work. */
 	} while (now() < end || (accepted < RACE_LEAST && now() < end + RACE_PATIENCE));
 	race.stop = 1;
@@ -861,7 +861,7 @@ static int cmd_race(int n, char **args)
 static int swap_fd = -1, swap_other = -1, swap_mode;
 static uint8_t swap_buf[sizeof(buf)];
 
-static void *swapper(void *unused)
+static void *swap_thread(void *unused)
 {
 	unsigned turn = 0;
 
@@ -903,7 +903,7 @@ static int cmd_swap(int n, char **args)
 	race.arg = (struct nv_control_arg){ session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
 	end = now() + strtod(args[1], NULL);
 	nv_check(swap_other >= 0 && swap_fd >= 0, "nvctl: swap", -errno);
-	thread = nv_thread(swapper, NULL);
+	thread = nv_thread(swap_thread, NULL);
 	do {
 		int rc;
 
@@ -921,10 +921,10 @@ static int cmd_swap(int n, char **args)
 		for (b = 0; b < 2; b++)
 			if (get32(bufs[b], 4) == opt.class && get32(bufs[b], 8) <= PIDS_MAX)
 				for (i = 0; i < get32(bufs[b], 8); i++)
-					saw(get32(bufs[b], 12 + 4 * i));
+					note_seen(get32(bufs[b], 12 + 4 * i));
 			else
 				for (i = 0; i < get32(bufs[b], 0) && i < 256; i++)
-					saw(get32(bufs[b], 4 + 52 * i));
+					note_seen(get32(bufs[b], 4 + 52 * i));
 	} while (now() < end || calls < least);
 	race.stop = 1;
 	pthread_join(thread, NULL);
@@ -1048,7 +1048,7 @@ static void crowd(int number, int up)
 }
 
 /* The least of some tries; 0 if the driver says no. */
-static unsigned long long looked_up_in(uint32_t pid)
+static unsigned long long shortest_lookup(uint32_t pid)
 {
 	unsigned long long least = ~0ull, took;
 	struct timespec began, ended;
@@ -1118,8 +1118,8 @@ static int cmd_crowd(int number)
 		_exit(0);
 	}
 	open_session();
-	usual = looked_up_in(plain);
-	slow = looked_up_in(process);
+	usual = shortest_lookup(plain);
+	slow = shortest_lookup(process);
 	kill(plain, SIGKILL);
 	printf("ret=0 status=0x0\nusual %llu crowd %llu\n", usual, slow);
 	return !usual || !slow;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Fetches events as a hostile or an unlucky caller does: into memory that refuses, with an argument that no other process can read, or while a thread
- * exchanges descriptor or address. Events are those of the memory limit, which every client goes over when this says so.
- * Exit 0; 2: usage or no device, or it cannot be tried here.
+ * Fetches memory-limit events as a hostile or an unlucky caller does: into memory that refuses a copy, with an argument that no other process can
+ * read, or while a thread exchanges the descriptor or the address. The simulated driver's private ioctl causes the events.
+ * Exit 0; 2: usage or no device, or the kernel cannot do this.
  */
 #define _GNU_SOURCE
 #include "nvmemory.h"
@@ -37,7 +37,7 @@ static void limits_reached(void)
 	nv_must("nvevents: limits", nv_sim(ctl, &raise));
 }
 
-static unsigned drained(void)
+static unsigned drain(void)
 {
 	struct event event;
 	unsigned count = 0;
@@ -52,7 +52,7 @@ static int fetch(int fd, struct nv_event_arg *arg)
 	return nv_escape(fd, 0x52, arg, sizeof(*arg), &way);
 }
 
-/* Over an edge the kernel may or may not write the part before it: that is not looked at. */
+/* Across an edge the kernel may or may not write the part before it, so that part is not checked. */
 static int cmd_memory(void)
 {
 	unsigned i;
@@ -68,14 +68,14 @@ static int cmd_memory(void)
 		limits_reached();
 		rc = fetch(ctl, &arg);
 		printf("event %s ret=%d status=0x%x more=%u got=%d", kinds[i].name, rc, arg.status, arg.more, is_whole && at->index == INDEX);
-		printf(" left=%u\n", drained());
+		printf(" left=%u\n", drain());
 
 		limits_reached();
 		arg = (struct nv_event_arg){ (uintptr_t)&event, 0, 0xdead };
 		placed_arg = placed(&kinds[i], &arg, sizeof(arg), 8);
 		rc = fetch(ctl, placed_arg);
 		printf("argument %s ret=%d status=0x%x got=%d", kinds[i].name, rc, is_seen ? placed_arg->status : 0, event.index == INDEX);
-		printf(" left=%u\n", drained());
+		printf(" left=%u\n", drain());
 	}
 	return 0;
 }
@@ -89,7 +89,7 @@ static struct {
 	volatile int stop;
 } race;
 
-static void *swapper(void *unused)
+static void *swap_thread(void *unused)
 {
 	unsigned turn = 0;
 
@@ -108,14 +108,14 @@ static void *swapper(void *unused)
 	return unused;
 }
 
-/* What was exchanged, if it is the request, else a whole call. */
+/* Sends the exchanged request, or a whole call if something else is exchanged. */
 static int fetch_raced(void)
 {
 	return race.mode == 'r' ? ioctl(race.fd, nv_ioc(211, sizeof(race.wrapper), NULL), &race.wrapper) :
 				  fetch(race.fd, (struct nv_event_arg *)&race.arg);
 }
 
-/* So many calls at least, and until one was accepted: on a busy machine the other thread can be kept waiting with the wrong file in place. */
+/* Makes at least `least` calls, and until one is accepted: on a busy machine the other thread can be stopped while the wrong file is in place. */
 static int cmd_swap(const char *mode, unsigned long least)
 {
 	time_t patience = time(NULL) + 60;
@@ -128,7 +128,7 @@ static int cmd_swap(const char *mode, unsigned long least)
 	race.fd = dup(ctl);
 	race.arg.data = (uintptr_t)race.events;
 	race.wrapper = (struct nv_xfer_arg){ 0x52, sizeof(race.arg), (uintptr_t)&race.arg };
-	if (!strchr("dcwr", race.mode) || race.other < 0 || race.fd < 0 || pthread_create(&thread, NULL, swapper, NULL))
+	if (!strchr("dcwr", race.mode) || race.other < 0 || race.fd < 0 || pthread_create(&thread, NULL, swap_thread, NULL))
 		nv_die("nvevents: swap", -EINVAL);
 	while (calls < least || (!accepted && time(NULL) < patience)) {
 		if (calls++ % 16 == 0)
@@ -140,7 +140,7 @@ static int cmd_swap(const char *mode, unsigned long least)
 		accepted++;
 		for (i = 0; i < 2; i++)
 			if (race.events[i].index == INDEX)
-				saw(race.events[i].info32);
+				note_seen(race.events[i].info32);
 	}
 	race.stop = 1;
 	pthread_join(thread, NULL);
@@ -168,7 +168,7 @@ static int cmd_poll(unsigned long calls)
 	unsigned long i;
 	double from;
 
-	drained();
+	drain();
 	from = now();
 	for (i = 0; i < calls; i++)
 		nv_event_data(ctl, &event, &way);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A process that keeps a node of the driver open in one way, says `ready <pid>` and holds until its standard input closes or it is killed.
- * Makes no client. Usage is printed by --help.
+ * Keeps a node of the driver open in a chosen way, and makes no client. Prints `ready <pid>`, and runs until standard input closes or it is
+ * killed. --help prints the usage.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -33,7 +33,7 @@ static void hold(void)
 	_exit(0);
 }
 
-/* In the table of a second thread alone. */
+/* Keeps the node open in the file table of a second thread alone. */
 static void *thread(void *first)
 {
 	if (first)
@@ -57,7 +57,7 @@ static void by_thread(bool first_ends)
 	pthread_join(second, NULL);
 }
 
-/* By a mapping whose descriptor is closed. */
+/* Keeps it open by a mapping, with the descriptor closed. */
 static void by_mapping(void)
 {
 	long page = sysconf(_SC_PAGESIZE);
@@ -68,7 +68,7 @@ static void by_mapping(void)
 	hold();
 }
 
-/* In a child whose parent, which opened it, has ended. */
+/* Keeps it open in a child, after the parent that opened it has ended. */
 static void by_child(void)
 {
 	pid_t parent = getpid(), pid;
@@ -84,7 +84,7 @@ static void by_child(void)
 	_exit(0);
 }
 
-/* In flight: sent to a socket of its own, and in no table. */
+/* Keeps it open in flight: sent to a socket of this process, and in no file table. */
 static void by_socket(void)
 {
 	union {
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
 
 	if (argc > 2)
 		node = argv[2];
-	/* For ioctl(2) alone: neither to read nor to write. */
+	/* Access mode 3: for ioctl(2) alone, neither reading nor writing. */
 	if (!strcmp(way, "ioctl"))
 		access_mode = O_ACCMODE;
 	if (!strcmp(way, "open") || !strcmp(way, "ioctl")) {

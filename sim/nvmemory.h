@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * What hostile callers share: memory at which a copy fails or that no other process reads, threads, time, and the numbers that were seen.
+ * Shared by the hostile callers: memory at which a copy fails or that no other process can read, threads, time, and the set of seen numbers.
  */
 #ifndef NVMEMORY_H
 #define NVMEMORY_H
@@ -43,7 +43,7 @@ static const struct kind {
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
-/* Bytes in memory of a kind; `head` of them before the edge of a page, where the kind is at an edge. */
+/* Copies bytes into memory of a kind. If the kind has an edge, `head` bytes are before the edge of the page. */
 static inline void *placed(const struct kind *kind, const void *bytes, size_t size, unsigned head)
 {
 	uint8_t *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, kind->flags | MAP_ANONYMOUS, -1, 0);
@@ -57,7 +57,7 @@ static inline void *placed(const struct kind *kind, const void *bytes, size_t si
 	return at;
 }
 
-/* A page that the kernel lets only its owner read. */
+/* A page that only this process can read (memfd_secret). */
 static inline void *secret_page(void)
 {
 	int fd = syscall(SYS_memfd_secret, 0);
@@ -69,7 +69,7 @@ static inline void *secret_page(void)
 	return page;
 }
 
-/* Memory of which the first bytes are missing until they are given through `fd`. */
+/* Memory whose first bytes are missing until they are supplied through `fd` (userfaultfd). */
 static inline void *missing_memory(size_t size, size_t missing, int *fd)
 {
 	struct uffdio_api api = { .api = UFFD_API };
@@ -102,7 +102,7 @@ static inline double now(void)
 
 static uint8_t seen[1 << 19]; /* one bit per possible process id (22 bits) */
 
-static inline void saw(uint32_t v)
+static inline void note_seen(uint32_t v)
 {
 	if (v < 1u << 22)
 		__atomic_fetch_or(&seen[v >> 3], 1 << (v & 7), __ATOMIC_RELAXED);

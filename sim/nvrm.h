@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * The user side of the RM ioctls for the test programs: open, alloc, control, and the simulator's own load call.
- * Works for 32-bit callers too (the argument has the same layout). Prints nothing; returns what the driver said.
+ * Works for 32-bit callers too (the argument has the same layout). Prints nothing; returns the driver's status.
  */
 #ifndef NVRM_H
 #define NVRM_H
@@ -27,7 +27,7 @@
 #define PAGE 65536
 #endif
 
-/* In a loop that waits: a processor's own word for it. */
+/* A pause instruction for a busy loop. */
 static inline void breathe(void)
 {
 #ifdef __x86_64__
@@ -46,7 +46,7 @@ static inline void nv_die(const char *what, int rc)
 	exit(2);
 }
 
-/* Ends the program unless it holds. */
+/* Ends the program if the condition is false. */
 #define nv_check(holds, what, rc)          \
 	do {                               \
 		if (!(holds))              \
@@ -214,7 +214,7 @@ static inline int nv_subscribe(int fd, uint32_t root, uint32_t subdevice, uint32
 	return nv_alloc(fd, root, subdevice, &handle, 0x79, params, sizeof(params));
 }
 
-/* By what a GPU is called in controls of the client object: only the driver knows. 0 when it has none. */
+/* The driver's ID of a GPU, for controls of the client object. 0 if there is no such GPU. */
 static inline uint32_t nv_gpu_id(int fd, uint32_t client, unsigned gpu)
 {
 	uint32_t ids[32] = { 0 }, status;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A caller that needs no GPU: everything that a driver answers by its root client alone, and nonsense. What it asks follows from a seed; what
- * comes back is printed as a line for each call, so that two runs can be compared byte for byte.
+ * Makes calls that need no GPU: those that a driver answers for a root client alone, and invalid ones. A seed determines the calls. nvroot
+ * prints a line for each, so that two runs can be compared byte for byte.
  *
- * Prints `KIND NUMBER SIZE ret R status HEX bytes HASH`; the hash is of all memory that the call could reach, whole areas and not only what was
- * asked for. The output names handles that the driver chose by their age, not by their value. Exit 0: every call was made;
- * 2: usage, or no device.
+ * Prints `KIND NUMBER SIZE ret R status HEX bytes HASH`. The hash is of all memory that the call could reach, in whole areas. Handles that the
+ * driver chose appear by age, not by value. Exit 0: every call was made; 2: usage, or no device.
  */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <sys/mman.h>
 
-#include "nvchance.h"
+#include "nvrandom.h"
 #include "nvrm.h"
 
 #define AREA 16384
@@ -26,15 +25,15 @@ static uint32_t clients[CLIENTS];
 static void fill(uint8_t *area)
 {
 	memset(area, 0, AREA);
-	if (below(3)) {
+	if (random_below(3)) {
 		unsigned i;
 
 		for (i = 0; i < 16; i++)
-			memcpy(area + 4 * below(64), &(uint32_t){ below(2) ? below(512) : any() }, 4);
+			memcpy(area + 4 * random_below(64), &(uint32_t){ random_below(2) ? random_below(512) : random_u32() }, 4);
 	}
 }
 
-/* The driver numbers handles of all callers together: a handle's value says how many came before it. */
+/* The driver numbers the handles of all callers together, so a handle's value depends on other callers. */
 static uint64_t hash_of(uint64_t hash, const uint8_t *area)
 {
 	unsigned i, j;
@@ -50,7 +49,7 @@ static uint64_t hash_of(uint64_t hash, const uint8_t *area)
 	return hash;
 }
 
-static void tell(const char *kind, uint32_t number, uint32_t size, int rc, uint32_t status)
+static void print_call(const char *kind, uint32_t number, uint32_t size, int rc, uint32_t status)
 {
 	uint64_t hash = hash_of(hash_of(hash_of(0xcbf29ce484222325, argument), parameters), beyond);
 
@@ -61,17 +60,18 @@ static void tell(const char *kind, uint32_t number, uint32_t size, int rc, uint3
 static int send(int fd, unsigned number, unsigned size)
 {
 	struct nv_xfer_arg xfer = { number, size, (uintptr_t)argument };
-	int rc = size >= 4096 || !below(4) ? ioctl(fd, nv_ioc(211, sizeof(xfer), NULL), &xfer) : ioctl(fd, nv_ioc(number, size, NULL), argument);
+	int rc = size >= 4096 || !random_below(4) ? ioctl(fd, nv_ioc(211, sizeof(xfer), NULL), &xfer) :
+						   ioctl(fd, nv_ioc(number, size, NULL), argument);
 
 	return rc < 0 ? -errno : rc;
 }
 
-/* A client is made in the place of another, which is freed. */
-static void renew(int fd)
+/* Frees a client, and makes another in its place. */
+static void renew_client(int fd)
 {
 	static const uint32_t classes[] = { 0, 1, 0x41 };
-	unsigned place = below(CLIENTS);
-	struct nv_alloc_arg arg = { .class = classes[below(3)] };
+	unsigned place = random_below(CLIENTS);
+	struct nv_alloc_arg arg = { .class = classes[random_below(3)] };
 	int rc;
 
 	if (clients[place]) {
@@ -79,14 +79,14 @@ static void renew(int fd)
 
 		memcpy(argument, &old, sizeof(old));
 		rc = send(fd, FREE, sizeof(old));
-		tell("free", 0, sizeof(old), rc, get32(argument, 12));
+		print_call("free", 0, sizeof(old), rc, get32(argument, 12));
 		clients[place] = 0;
 		fill(argument);
 	}
 	memcpy(argument, &arg, sizeof(arg));
 	rc = send(fd, ALLOC, sizeof(arg));
 	clients[place] = rc || get32(argument, 28) ? 0 : get32(argument, 8);
-	tell("alloc", arg.class, sizeof(arg), rc, get32(argument, 28));
+	print_call("alloc", arg.class, sizeof(arg), rc, get32(argument, 28));
 }
 
 /* What the root client answers: system, GPUs by their identifiers, events, clients, access, accounting. */
@@ -96,24 +96,25 @@ static void control(int fd)
 	struct nv_control_arg arg = { .params = (uintptr_t)parameters };
 	int rc;
 
-	arg.client = below(32) ? clients[below(CLIENTS)] : any();
+	arg.client = random_below(32) ? clients[random_below(CLIENTS)] : random_u32();
 	arg.object = arg.client;
-	arg.cmd = below(16) ? below(16) << 8 | below(below(4) ? 64 : 256) : any();
-	arg.size = below(3) ? telling[below(sizeof(telling) / sizeof(telling[0]))] : below(AREA);
-	arg.flags = below(16) ? 0 : any();
+	arg.cmd = random_below(16) ? random_below(16) << 8 | random_below(random_below(4) ? 64 : 256) : random_u32();
+	arg.size = random_below(3) ? telling[random_below(sizeof(telling) / sizeof(telling[0]))] : random_below(AREA);
+	arg.flags = random_below(16) ? 0 : random_u32();
 	memcpy(argument, &arg, sizeof(arg));
 	rc = send(fd, CONTROL, sizeof(arg));
-	tell("control", arg.cmd, arg.size, rc, get32(argument, 28));
+	print_call("control", arg.cmd, arg.size, rc, get32(argument, 28));
 }
 
 static void escape(int fd)
 {
-	unsigned number = below(2) ? 200 + below(20) : 0x20 + below(0x60), size = below(4) ? 4 * below(64) : below(AREA - 1);
+	unsigned number = random_below(2) ? 200 + random_below(20) : 0x20 + random_below(0x60);
+	unsigned size = random_below(4) ? 4 * random_below(64) : random_below(AREA - 1);
 
-	/* These keep what they are given, or the file itself: a later answer would depend on who came first. */
+	/* These requests change the driver's state, so later answers would depend on the order of callers. */
 	if (number == 201 || number == 206 || number == 0x27 || number == 0x4e || number == 0x54)
 		number = 210;
-	tell("escape", number, size, send(fd, number, size), 0);
+	print_call("escape", number, size, send(fd, number, size), 0);
 }
 
 int main(int argc, char **argv)
@@ -121,7 +122,7 @@ int main(int argc, char **argv)
 	unsigned long left;
 	int fd;
 
-	if (argc != 3 || !(chance = strtoull(argv[1], NULL, 0)) || !(left = strtoul(argv[2], NULL, 0))) {
+	if (argc != 3 || !(random_state = strtoull(argv[1], NULL, 0)) || !(left = strtoul(argv[2], NULL, 0))) {
 		fprintf(stderr, "usage: nvroot SEED CALLS\n");
 		return 2;
 	}
@@ -136,13 +137,13 @@ int main(int argc, char **argv)
 		fill(parameters);
 		memset(beyond, 0, AREA);
 		/* What parameters may point to. */
-		if (!below(4)) {
+		if (!random_below(4)) {
 			uint64_t pointer = (uintptr_t)beyond;
 
-			memcpy(parameters + 8 * below(4), &pointer, 8);
+			memcpy(parameters + 8 * random_below(4), &pointer, 8);
 		}
-		switch (below(8)) {
-		case 0: renew(fd); break;
+		switch (random_below(8)) {
+		case 0: renew_client(fd); break;
 		case 1: escape(fd); break;
 		default: control(fd);
 		}

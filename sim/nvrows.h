@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * Every control that carries process ids, by each of its layouts, as a hostile caller asks it: nvattack and nvtaint send these. What was asked
- * about is in `foreign`; a program that includes this has one session, on one open file.
+ * Every control with process ids, in each of its layouts, as a hostile caller sends it (nvattack, nvtaint). `foreign` has the queried PIDs. A
+ * program that includes this file has one session, on one open file.
  */
 #ifndef NVROWS_H
 #define NVROWS_H
@@ -14,7 +14,7 @@
 
 enum object { SUBDEVICE, DEVICE, CLIENT, PROFILER };
 
-/* What asks about processes gives itself away by figures, everything else by numbers. */
+/* A query of given processes leaks figures; every other control leaks numbers. */
 struct row {
 	const char *name;
 	uint32_t cmd, size;
@@ -23,7 +23,7 @@ struct row {
 	unsigned figures; /* offset of a u64 that is not 0 in an answer about a foreign process; 0: look for numbers */
 };
 
-static uint8_t *inner; /* what a pointer among the parameters names */
+static uint8_t *inner; /* the target of a pointer in the parameters */
 static uint32_t foreign[64];
 static unsigned foreign_count;
 static struct nv_session session;
@@ -140,7 +140,7 @@ static inline uint32_t harmless(enum object object)
 	}
 }
 
-/* The control device, a client with its objects, and one to ask the profiler's controls of. */
+/* Opens the control device, and makes a client with its objects, and a profiler object if wanted. */
 static inline void open_rows(const char *who, int with_profiler)
 {
 	int rc;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * Looks through memory for numbers of a set that occurs nowhere by chance, at every place and in either order of bytes, and for kernel addresses.
- * What stood there before the driver was asked is no find. Nor is a time of these hours, whose low bytes can be anything.
- * Knows nothing of controls.
+ * Searches memory for kernel addresses, and for numbers of a set that does not occur by chance, at every offset and in both byte orders.
+ * Bytes that were there before the call are no hits. The current time is no hit either, because its low bytes can be anything.
  */
 #ifndef NVSCAN_H
 #define NVSCAN_H
@@ -18,14 +17,13 @@
 #include "nvrm.h"
 
 /*
- * The set: all from `tainted_from` to below `tainted_to`, which differ in their lowest byte alone, and that is not 0: a smaller number shifted by
- * eight, as a number and what stands before it look like, is none.
+ * The set: the numbers from `tainted_from` to below `tainted_to`. They differ in their lowest byte only, which is never 0: so a smaller number
+ * that is shifted by a byte is not in the set.
  */
 static uint32_t tainted_from, tainted_to;
 
 /*
- * Where no process can have a larger number than 65535, two bytes of each are 0, and what stands side by side in memory looks like one. There only
- * whole words are looked at.
+ * If no PID is larger than 65535, two of its bytes are 0, and neighbouring fields in memory can look like a PID. Then only aligned words count.
  */
 static inline bool whole_words_only(void)
 {
@@ -69,8 +67,8 @@ static inline bool is_clock(uint64_t v)
 	return v - (scan_began - HOUR) < 2 * HOUR || v - (scan_began - HOUR) / 1000 < 2 * HOUR / 1000;
 }
 
-/* What was found: each kind and place once, with how often. */
-struct find {
+/* A hit: each kind and place once, with a count. */
+struct hit_place {
 	const char *kind, *where;
 	uint32_t what;
 	unsigned size, offset;
@@ -78,23 +76,23 @@ struct find {
 	unsigned long times, call;
 };
 
-static struct find finds[256];
-static unsigned find_count;
+static struct hit_place hit_places[256];
+static unsigned hit_place_count;
 static unsigned long hit_count;
 
-/* How many of each kind there were, those that had no place left as well. */
+/* The hits of each kind, including those for which hit_places had no room. */
 static struct {
 	const char *kind;
 	unsigned long hits;
 } kinds[] = { { "number", 0 }, { "swapped", 0 }, { "address", 0 }, { "text", 0 }, { "figures", 0 } };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
-/* The call that is being looked at: its number among all, what was asked and by how many bytes. */
+/* The current call: its index, its control and the size of its parameters. */
 static unsigned long scan_call;
 static uint32_t scan_what;
 static unsigned scan_size;
 
-static inline void found_one(const char *kind, const char *where, unsigned offset, uint64_t number)
+static inline void record_hit(const char *kind, const char *where, unsigned offset, uint64_t number)
 {
 	unsigned i;
 
@@ -102,16 +100,16 @@ static inline void found_one(const char *kind, const char *where, unsigned offse
 	for (i = 0; i < KINDS; i++)
 		if (!strcmp(kinds[i].kind, kind))
 			__atomic_fetch_add(&kinds[i].hits, 1, __ATOMIC_RELAXED);
-	for (i = 0; i < find_count; i++) {
-		struct find *f = &finds[i];
+	for (i = 0; i < hit_place_count; i++) {
+		struct hit_place *f = &hit_places[i];
 
 		if (f->kind == kind && f->where == where && f->what == scan_what && f->size == scan_size && f->offset == offset) {
 			f->times++;
 			return;
 		}
 	}
-	i = __atomic_fetch_add(&find_count, find_count < 255, __ATOMIC_RELAXED);
-	finds[i] = (struct find){ kind, where, scan_what, scan_size, offset, number, 1, scan_call };
+	i = __atomic_fetch_add(&hit_place_count, hit_place_count < 255, __ATOMIC_RELAXED);
+	hit_places[i] = (struct hit_place){ kind, where, scan_what, scan_size, offset, number, 1, scan_call };
 }
 
 static inline bool has_byte(uint64_t v, uint8_t byte)
@@ -122,7 +120,7 @@ static inline bool has_byte(uint64_t v, uint8_t byte)
 }
 
 /*
- * A number whose lowest byte is its highest reads the same backwards behind a byte that has become 0. Where it stood there before, it is no find.
+ * A number whose lowest byte equals its highest reads the same in both byte orders, one byte apart. It is no hit if it was there before.
  */
 static inline bool is_palindrome(const uint8_t *now, const uint8_t *before)
 {
@@ -148,16 +146,16 @@ static inline void scan_block(const char *where, const uint8_t bytes[24], const 
 			memset(seen + at, 0, 8);
 	for (at = phase + (first && offset ? 4 : 8); at < 16; at += 4)
 		if (is_kernel_address(get64(seen + at, 0)) && get32(bytes + at + 4, 0) != get32(before + at - 4, 0))
-			found_one("address", where, offset + at - 8, get64(seen + at, 0));
+			record_hit("address", where, offset + at - 8, get64(seen + at, 0));
 	for (at = 8 + first; at < 16; at++) {
 		uint32_t number = get32(seen + at, 0);
 
 		if (at - 8 + (int)offset < 0 || number == get32(before + at - 8, 0) || (whole_words_only() && (at & 3) != phase))
 			continue;
 		if (is_tainted(number))
-			found_one("number", where, offset + at - 8, number);
+			record_hit("number", where, offset + at - 8, number);
 		else if (is_tainted(__builtin_bswap32(number)) && !is_palindrome(seen + at + 1, before + at - 7))
-			found_one("swapped", where, offset + at - 8, __builtin_bswap32(number));
+			record_hit("swapped", where, offset + at - 8, __builtin_bswap32(number));
 	}
 }
 
@@ -188,7 +186,7 @@ static inline void scan(const char *where, const uint8_t *now, const uint8_t *be
  * The same where others may write: whole words only, and no look-up has been made. Does not look for addresses while the driver copies: half
  * of a -1 that is being overwritten looks like one.
  */
-static inline void glance(const char *where, const volatile uint64_t *now, unsigned length, bool addresses)
+static inline void scan_words(const char *where, const volatile uint64_t *now, unsigned length, bool addresses)
 {
 	unsigned i;
 
@@ -198,15 +196,15 @@ static inline void glance(const char *where, const volatile uint64_t *now, unsig
 		if (!v || is_clock(v))
 			continue;
 		if (is_tainted(v))
-			found_one("number", where, 8 * i, (uint32_t)v);
+			record_hit("number", where, 8 * i, (uint32_t)v);
 		if (is_tainted(v >> 32))
-			found_one("number", where, 8 * i + 4, v >> 32);
+			record_hit("number", where, 8 * i + 4, v >> 32);
 		if (addresses && is_kernel_address(v))
-			found_one("address", where, 8 * i, v);
+			record_hit("address", where, 8 * i, v);
 	}
 }
 
-/* Text, as files have it. */
+/* Searches text for decimal numbers and hexadecimal addresses. */
 static inline void scan_text(const char *where, const char *text, unsigned length)
 {
 	unsigned i = 0, began;
@@ -222,13 +220,13 @@ static inline void scan_text(const char *where, const char *text, unsigned lengt
 			;
 		number = strtoul(text + began, &end, 10);
 		if (end == text + i && number <= UINT32_MAX && is_tainted(number))
-			found_one("text", where, began, number);
+			record_hit("text", where, began, number);
 		if (i - began == 16 && is_kernel_address(strtoull(text + began, NULL, 16)))
-			found_one("address", where, began, strtoull(text + began, NULL, 16));
+			record_hit("address", where, began, strtoull(text + began, NULL, 16));
 	}
 }
 
-/* Whether one of each kind would be found: a program that finds nothing has to be able to. */
+/* Tests the search itself: whether it finds one hit of each kind. */
 static inline bool scan_works(void)
 {
 	static const char text[] = "pid 3141121, ffff888012345678 314112";
@@ -250,26 +248,26 @@ static inline bool scan_works(void)
 	memcpy(before + 8 + 53, &palindrome, 4);
 	before[8 + 52] = 0x11;
 	scan("", now + 8, before + 8, 80, 0);
-	works = find_count == 3 && hit_count == 3;
+	works = hit_place_count == 3 && hit_count == 3;
 	memset(now, 0, sizeof(now));
 	memcpy(now + 8 + (62 & aligned), &number, 4);
 	memcpy(now + 8 + (70 & aligned), &number, 4);
 	scan("", now + 8, before + 8, 80, 0);
 	scan_text("", text, sizeof(text) - 1);
 	works = works && hit_count == (is_tainted(3141121) ? 6u : 5u);
-	find_count = hit_count = 0;
+	hit_place_count = hit_count = 0;
 	for (i = 0; i < KINDS; i++)
 		kinds[i].hits = 0;
-	memset(finds, 0, sizeof(finds));
+	memset(hit_places, 0, sizeof(hit_places));
 	return works;
 }
 
-static inline void print_finds(void)
+static inline void print_hits(void)
 {
 	unsigned i;
 
-	for (i = 0; i < find_count; i++) {
-		const struct find *f = &finds[i];
+	for (i = 0; i < hit_place_count; i++) {
+		const struct hit_place *f = &hit_places[i];
 
 		printf("hit %s 0x%llx decimal %llu control 0x%x size %u in %s at %u times %lu first-call %lu\n", f->kind,
 		       (unsigned long long)f->number, (unsigned long long)f->number, f->what, f->size, f->where, f->offset,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A caller that makes every call it can, senseless ones as well, and looks through every byte that comes back for process ids that occur nowhere
- * by chance, and for kernel addresses. What it does follows from a seed, which it prints.
+ * Makes every call that a caller can make, invalid ones included. Searches every returned byte for kernel addresses, and for process ids that
+ * do not occur by chance. The seed, which it prints, determines the calls.
  *
- * Prints `calls N accepted M rows K of T`, `unanswered NAME` for rows that were never accepted, one line for each kind and place of a
- * find, and `hits H` with how many of each kind. Exit 0: nothing found; 1: something found; 2: usage, or no device.
+ * Prints `calls N accepted M rows K of T`, `unanswered NAME` for rows that were never accepted, a line for each kind and place of a hit, and
+ * `hits H` with the hits of each kind. Exit 0: nothing found; 1: something found; 2: usage, or no device.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 
 #include "nvallow.h"
-#include "nvchance.h"
+#include "nvrandom.h"
 #include "nvrows.h"
 #include "nvscan.h"
 
@@ -35,7 +35,7 @@ static void fill_allocations(uint8_t *p, const struct row *row)
 	put64(p, 24, (uintptr_t)inner);
 }
 
-/* Beside those of nvrows.h: what is older, newer, asked by its process alone, or a number without names. */
+/* Rows that nvrows.h does not have: older and newer ones, reports for the own process only, and numbers without a name. */
 static const struct row more[] = {
 	{ "samples-legacy", 0x2080a083, 24, SUBDEVICE, fill_samples1, 0 },
 	{ "record-610", 0xb06, 64, CLIENT, fill_record, 32 },
@@ -58,13 +58,13 @@ static const struct row *row_at(unsigned i)
 
 static bool one_in(uint32_t n)
 {
-	return !below(n);
+	return !random_below(n);
 }
 
-/* No byte of it is one that tainted numbers or kernel addresses have. */
+/* A word without any byte of tainted numbers or kernel addresses. */
 static uint32_t harmless_word(void)
 {
-	uint32_t word = any() & 0x7f7f7f7f;
+	uint32_t word = random_u32() & 0x7f7f7f7f;
 
 	return has_byte(word | 0x0101010100000000, tainted_from >> 16) ? 0x11111111 : word;
 }
@@ -72,32 +72,32 @@ static uint32_t harmless_word(void)
 static uint32_t own[16];
 static unsigned own_count;
 
-/* The number of a process to ask about: of the set, an own one, or any. */
-static uint32_t some_number(bool no_taint)
+/* A PID for a query: of the set, an own one, or any. */
+static uint32_t random_pid(bool no_taint)
 {
 	if (!no_taint && one_in(2))
-		return tainted_from + below(one_in(4) ? tainted_to - tainted_from : 256);
-	return own_count && !one_in(4) ? own[below(own_count)] : below(300);
+		return tainted_from + random_below(one_in(4) ? tainted_to - tainted_from : 256);
+	return own_count && !one_in(4) ? own[random_below(own_count)] : random_below(300);
 }
 
-/* What a word among parameters might be. */
-static uint32_t word_for_parameters(void)
+/* A value for a word of the parameters. */
+static uint32_t random_parameter(void)
 {
 	static const uint32_t event_indices[] = {
 		0, 1, 2, 3, 72, 200, 201, 256, 257, 512, 513, 949, 950, 951, 3999, 4000, 4001, 0x7fffffff, 0x80000000, 0xffffffff,
 	};
 
-	switch (below(4)) {
-	case 0: return event_indices[below(sizeof(event_indices) / sizeof(event_indices[0]))];
+	switch (random_below(4)) {
+	case 0: return event_indices[random_below(sizeof(event_indices) / sizeof(event_indices[0]))];
 	case 1: return harmless_word();
-	case 2: return below(65536) & 0xd0ff;
-	default: return some_number(false);
+	case 2: return random_below(65536) & 0xd0ff;
+	default: return random_pid(false);
 	}
 }
 
 /* --- Memory. --- */
 
-/* What a call is given, what it was before the call, and how much of it is not zero. A page without access comes behind. */
+/* Memory for a call, its copy from before the call, and how many of its bytes are used. A page without access follows. */
 struct area {
 	const char *name;
 	uint8_t *at, *before;
@@ -128,14 +128,14 @@ static void clear(struct area *area)
 	area->used = area->phase = 0;
 }
 
-static void remember(struct area *area, unsigned used)
+static void save_area(struct area *area, unsigned used)
 {
 	area->used = (used > area->size ? area->size : used + 7) & ~7u;
 	memcpy(area->before, area->at, area->used);
 }
 
 /* The last block of an area is looked at by what is not read beyond it. */
-static void look_through(struct area *area)
+static void scan_area(struct area *area)
 {
 	scan(area->name, area->at, area->before, area->used > area->size - 8 ? area->size - 8 : area->used, area->phase);
 }
@@ -150,15 +150,15 @@ static void begin_call(void)
 
 static void end_call(void)
 {
-	look_through(&argument);
-	look_through(&parameters);
-	look_through(&pointed);
+	scan_area(&argument);
+	scan_area(&parameters);
+	scan_area(&pointed);
 }
 
 /* --- Calls. --- */
 
-/* At most so many a second. */
-static void wait_for_turn(unsigned rate)
+/* Limits the calls to `rate` a second. */
+static void limit_rate(unsigned rate)
 {
 	struct timespec pause = { 0, rate ? 1000000000 / (rate + 1) : 0 };
 
@@ -169,15 +169,15 @@ static void wait_for_turn(unsigned rate)
 static int gpu = -1;
 static unsigned long accepted;
 
-static struct nv_way some_way(void)
+static struct nv_way random_way(void)
 {
 	struct nv_way chosen = { 0 };
 
 	chosen.xfer = one_in(4);
 	if (one_in(8))
-		chosen.type = 1 + below(255);
+		chosen.type = 1 + random_below(255);
 	if (one_in(8))
-		chosen.dir = 1 + below(4);
+		chosen.dir = 1 + random_below(4);
 	return chosen;
 }
 
@@ -196,10 +196,10 @@ static uint8_t *begin_at(struct area *area, unsigned offset)
 	return area->at + offset;
 }
 
-/* Sends what stands in the areas; whether the driver took it. */
+/* Sends the areas. Returns whether the driver accepted. */
 static bool send_control(struct nv_control_arg *arg)
 {
-	struct nv_way chosen = some_way();
+	struct nv_way chosen = random_way();
 	int rc;
 
 	if (!may(CONTROL, arg->cmd))
@@ -207,15 +207,15 @@ static bool send_control(struct nv_control_arg *arg)
 	scan_what = arg->cmd;
 	scan_size = arg->size;
 	if (!only_allowed && one_in(16))
-		arg->flags |= 1u << below(9);
-	remember(&argument, sizeof(*arg));
+		arg->flags |= 1u << random_below(9);
+	save_area(&argument, sizeof(*arg));
 	rc = nv_control_send(ctl, arg, &chosen);
 	accepted += rc == 0 && arg->status == 0;
 	return rc == 0 && arg->status == 0;
 }
 
-/* Figures about a process that the caller may not see are as bad as its number. */
-static void look_at_figures(const struct row *row, const uint8_t *p)
+/* Figures of a process that the caller may not see are a hit, too. */
+static void check_figures(const struct row *row, const uint8_t *p)
 {
 	unsigned i, questions = row->cmd >> 8 == 0xb ? 1 : foreign_count;
 
@@ -223,86 +223,86 @@ static void look_at_figures(const struct row *row, const uint8_t *p)
 		unsigned at = row->figures + i * (row->size - 8) / 200;
 
 		if (is_tainted(foreign[i]) && get64(p + at, 0))
-			found_one("figures", "parameters", at, foreign[i]);
+			record_hit("figures", "parameters", at, foreign[i]);
 	}
 }
 
-static void ask_about(bool no_taint)
+static void choose_pids(bool no_taint)
 {
 	unsigned i;
 
-	foreign_count = 1 + below(one_in(4) ? 64 : 4);
+	foreign_count = 1 + random_below(one_in(4) ? 64 : 4);
 	for (i = 0; i < foreign_count; i++)
-		foreign[i] = some_number(no_taint);
+		foreign[i] = random_pid(no_taint);
 }
 
-static void ask_row(unsigned i)
+static void send_row(unsigned i)
 {
 	const struct row *row = row_at(i);
-	uint8_t *p = begin_at(&parameters, one_in(4) ? 4 * below(16) : one_in(8) ? below(64) : 0);
+	uint8_t *p = begin_at(&parameters, one_in(4) ? 4 * random_below(16) : one_in(8) ? random_below(64) : 0);
 
-	ask_about(false);
-	inner = begin_at(&pointed, one_in(4) ? below(64) : 0);
+	choose_pids(false);
+	inner = begin_at(&pointed, one_in(4) ? random_below(64) : 0);
 	row->fill(p, row);
-	/* What has a pointer can have it lead to the parameters themselves. */
-	remember(&parameters, row->size <= 32 ? BUFFER : row->size + 256);
-	remember(&pointed, row->size <= 32 ? BUFFER : 0);
+	/* A pointer in the parameters may point to the parameters themselves. */
+	save_area(&parameters, row->size <= 32 ? BUFFER : row->size + 256);
+	save_area(&pointed, row->size <= 32 ? BUFFER : 0);
 	if (!send_control(control_of(row, p)))
 		return;
 	accepted_of[i]++;
-	look_at_figures(row, p);
+	check_figures(row, p);
 }
 
-static void by_row(void)
+static void send_any_row(void)
 {
-	ask_row(below(ALL_ROWS));
+	send_row(random_below(ALL_ROWS));
 }
 
-/* A row that something is wrong with. */
-static void by_torn_row(void)
+/* Sends a row with an error in it. */
+static void send_broken_row(void)
 {
-	const struct row *row = row_at(below(ALL_ROWS)), *other = row_at(below(ALL_ROWS));
-	uint8_t *p = begin_at(&parameters, one_in(8) ? BUFFER - row->size : one_in(4) ? below(64) : 0);
+	const struct row *row = row_at(random_below(ALL_ROWS)), *other = row_at(random_below(ALL_ROWS));
+	uint8_t *p = begin_at(&parameters, one_in(8) ? BUFFER - row->size : one_in(4) ? random_below(64) : 0);
 	uint32_t objects[] = { session.client, session.device, session.subdevice, profiler, harmless_word() };
 	struct nv_control_arg *arg;
-	unsigned i, torn = may_be_torn(row->cmd) ? below(4) : 0;
+	unsigned i, torn = may_be_torn(row->cmd) ? random_below(4) : 0;
 
-	ask_about(true);
-	inner = one_in(4) ? p : begin_at(&pointed, one_in(8) ? BUFFER - below(8192) : 0);
+	choose_pids(true);
+	inner = one_in(4) ? p : begin_at(&pointed, one_in(8) ? BUFFER - random_below(8192) : 0);
 	row->fill(p, row);
 	for (i = 0; i < torn; i++)
-		put32(p, 4 * below((row->size < 64 ? row->size : 64) / 4), word_for_parameters());
-	remember(&parameters, BUFFER);
-	remember(&pointed, BUFFER);
+		put32(p, 4 * random_below((row->size < 64 ? row->size : 64) / 4), random_parameter());
+	save_area(&parameters, BUFFER);
+	save_area(&pointed, BUFFER);
 	arg = control_of(row, p);
-	switch (below(8)) {
+	switch (random_below(8)) {
 	case 0: arg->size = other->size; break;
-	case 1: arg->size += 4 * (int)below(5) - 8; break;
-	case 2: arg->size = below(BUFFER); break;
+	case 1: arg->size += 4 * (int)random_below(5) - 8; break;
+	case 2: arg->size = random_below(BUFFER); break;
 	case 3: arg->cmd = other->cmd; break;
-	case 4: arg->object = objects[below(5)]; break;
-	case 5: arg->client = one_in(2) ? session.client + below(16) - 8 : harmless_word(); break;
+	case 4: arg->object = objects[random_below(5)]; break;
+	case 5: arg->client = one_in(2) ? session.client + random_below(16) - 8 : harmless_word(); break;
 	case 6: arg->params = one_in(2) ? 0 : (uintptr_t)inner; break;
 	}
 	send_control(arg);
 }
 
-static void words(uint8_t *p, unsigned bytes)
+static void fill_words(uint8_t *p, unsigned bytes)
 {
 	unsigned i;
 
 	for (i = 0; i + 4 <= bytes; i += 4)
-		put32(p, i, one_in(2) ? below(4) : harmless_word());
+		put32(p, i, one_in(2) ? random_below(4) : harmless_word());
 }
 
-/* Clearing and switching off accounting would leave less to be found. */
-static bool spoils(uint32_t cmd)
+/* Controls that clear or disable accounting, so that fewer records would be left to find. */
+static bool deletes_records(uint32_t cmd)
 {
 	return cmd == 0xb01 || cmd == 0xb05;
 }
 
-/* Any control: those that every client asks, those beside the rows, and numbers that no control has. */
-static void by_number(void)
+/* Sends any control: usual ones, neighbours of the rows, and numbers without a control. */
+static void send_any_control(void)
 {
 	static const uint32_t known_cmds[] = {
 		0x101,	    0x201,	0x202,	    0x205,	0x214,	    0x215,	0x21b,	    0x279,	0x289,
@@ -311,12 +311,12 @@ static void by_number(void)
 	};
 	static const uint16_t sizes[] = { 0, 1, 4, 8, 12, 16, 24, 32, 40, 48, 68, 72, 128, 132, 264, 268, 2436, 3812, 14408 };
 	static const uint32_t classes[] = { 0, 0, 0x80, 0x2080, 0x2080, 0x90cc, 0x83de, 0xc36f };
-	uint32_t cmd = one_in(2) ? known_cmds[below(sizeof(known_cmds) / sizeof(known_cmds[0]))] :
-				   classes[below(8)] << 16 | (one_in(2) ? below(0x2000) : below(0x10000));
-	unsigned size = one_in(3) ? below(512) : sizes[below(sizeof(sizes) / sizeof(sizes[0]))];
+	uint32_t cmd = one_in(2) ? known_cmds[random_below(sizeof(known_cmds) / sizeof(known_cmds[0]))] :
+				   classes[random_below(8)] << 16 | (one_in(2) ? random_below(0x2000) : random_below(0x10000));
+	unsigned size = one_in(3) ? random_below(512) : sizes[random_below(sizeof(sizes) / sizeof(sizes[0]))];
 	struct nv_control_arg *arg = (struct nv_control_arg *)argument.at;
 
-	if (only_allowed || spoils(cmd))
+	if (only_allowed || deletes_records(cmd))
 		return;
 	*arg = (struct nv_control_arg){ session.client,
 					cmd >> 16 == 0	    ? session.client :
@@ -324,35 +324,35 @@ static void by_number(void)
 					cmd >> 16 == 0x90cc ? profiler :
 							      session.subdevice,
 					cmd, 0, (uintptr_t)parameters.at, size, 0xdead };
-	words(parameters.at, size < 64 ? size : 64);
+	fill_words(parameters.at, size < 64 ? size : 64);
 	if (one_in(2))
 		put64(parameters.at, 8, (uintptr_t)pointed.at);
-	remember(&parameters, size + 4096);
-	remember(&pointed, 16384);
+	save_area(&parameters, size + 4096);
+	save_area(&pointed, 16384);
 	send_control(arg);
 }
 
-static void by_alloc(void)
+static void send_alloc(void)
 {
 	static const uint32_t classes[] = { 0, 1, 0x41, 5, 0x79, 0x7d, 0x40, 0x80, 0x2080, 0x90cc, 0x83de, 0x900e, 0xc36f, 0xc397, 0xc3c0, 0xde };
 	struct nv_alloc_arg *arg = (struct nv_alloc_arg *)argument.at;
 	uint32_t parents[] = { session.client, session.device, session.subdevice };
-	uint32_t class = !only_allowed && one_in(8) ? below(0x10000) : classes[below(sizeof(classes) / sizeof(classes[0]))];
+	uint32_t class = !only_allowed && one_in(8) ? random_below(0x10000) : classes[random_below(sizeof(classes) / sizeof(classes[0]))];
 	bool is_root = class < 2 || class == 0x41;
-	struct nv_way chosen = some_way();
+	struct nv_way chosen = random_way();
 	int rc;
 
-	*arg = (struct nv_alloc_arg){ is_root ? 0 : session.client, is_root ? 0 : parents[below(3)], 0, class,
+	*arg = (struct nv_alloc_arg){ is_root ? 0 : session.client, is_root ? 0 : parents[random_below(3)], 0, class,
 				      one_in(4) ? 0 : (uintptr_t)parameters.at, 0, 0xdead };
 	if (!may(CLASS, class))
 		return;
 	if (!only_allowed)
-		words(parameters.at, 64);
+		fill_words(parameters.at, 64);
 	put32(parameters.at, 0, class == 0x80 ? session.instance : 0);
 	scan_what = ESCAPE_RM_ALLOC;
 	scan_size = class;
-	remember(&parameters, 4096);
-	remember(&argument, sizeof(*arg));
+	save_area(&parameters, 4096);
+	save_area(&argument, sizeof(*arg));
 	rc = ioctl(ctl, nv_ioc(ESCAPE_RM_ALLOC, sizeof(*arg), &chosen), arg);
 	if (rc == 0 && arg->status == 0) {
 		accepted++;
@@ -360,31 +360,31 @@ static void by_alloc(void)
 	}
 }
 
-/* Any escape of the driver's. The simulated one has a number of its own, which no real one has. */
-static void by_escape(void)
+/* Sends any escape. The simulated driver has a private number, which no real driver has. */
+static void send_escape(void)
 {
-	unsigned nr = one_in(2) ? 200 + below(20) : below(256), size = one_in(4) ? below(8000) : 8 * below(16);
-	struct nv_way chosen = some_way();
+	unsigned nr = one_in(2) ? 200 + random_below(20) : random_below(256), size = one_in(4) ? random_below(8000) : 8 * random_below(16);
+	struct nv_way chosen = random_way();
 
 	if (only_allowed || nr == SIM_ESC_NR || nr == ESCAPE_RM_FREE || nr == ESCAPE_RM_CONTROL || nr == ESCAPE_RM_ALLOC)
 		return;
-	words(argument.at, size < 64 ? size : 64);
+	fill_words(argument.at, size < 64 ? size : 64);
 	if (one_in(2))
 		put64(argument.at, 8, (uintptr_t)parameters.at);
-	words(parameters.at, 64);
+	fill_words(parameters.at, 64);
 	scan_what = nr;
 	scan_size = size;
-	remember(&argument, size);
-	remember(&parameters, 4096);
+	save_area(&argument, size);
+	save_area(&parameters, 4096);
 	chosen.xfer = 0;
 	accepted += ioctl(one_in(4) ? gpu : ctl, nv_ioc(nr, size, &chosen), argument.at) == 0;
 }
 
-/* Events of the memory limit: every subscriber gets the process that is over it. */
-static void by_event(void)
+/* Fetches a memory-limit event: every subscriber gets the process over its limit. */
+static void fetch_event(void)
 {
-	struct nv_way chosen = some_way();
-	struct sim_args raise = { .op = SIM_OP_LIMIT, .ring_rotation = 5, .ring_count = below(300) };
+	struct nv_way chosen = random_way();
+	struct sim_args raise = { .op = SIM_OP_LIMIT, .ring_rotation = 5, .ring_count = random_below(300) };
 
 	if (!may(ESCAPE, 0x52))
 		return;
@@ -392,11 +392,11 @@ static void by_event(void)
 		nv_sim(ctl, &raise);
 	scan_what = 0x52;
 	scan_size = 16;
-	remember(&parameters, 4096);
-	accepted += nv_event_data(ctl, begin_at(&parameters, one_in(4) ? below(64) : 0), &chosen) == 0;
+	save_area(&parameters, 4096);
+	accepted += nv_event_data(ctl, begin_at(&parameters, one_in(4) ? random_below(64) : 0), &chosen) == 0;
 }
 
-/* Everything that the nodes and files give: by reading, and by mapping. */
+/* Searches a file or node, by reading and by mapping. */
 static void read_file(const char *path)
 {
 	static char text[65536 + 8];
@@ -416,7 +416,7 @@ static void read_file(const char *path)
 			void *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, offset * PAGE);
 
 			if (at != MAP_FAILED)
-				glance("mapping", at, PAGE, true);
+				scan_words("mapping", at, PAGE, true);
 		}
 		poll(&poller, 1, 0);
 	}
@@ -448,7 +448,7 @@ static struct {
 	const struct row *volatile row, *volatile other;
 } raced;
 
-static void *changer(void *unused)
+static void *change_thread(void *unused)
 {
 	volatile struct nv_control_arg *arg = (struct nv_control_arg *)argument.at;
 	uint64_t turn = 88172645463325252ull;
@@ -476,21 +476,21 @@ static void *changer(void *unused)
 	return unused;
 }
 
-static void *reader(void *unused)
+static void *read_thread(void *unused)
 {
 	while (!raced.stop) {
-		glance("parameters", (const volatile uint64_t *)parameters.at, BUFFER, false);
-		glance("pointed", (const volatile uint64_t *)pointed.at, BUFFER, false);
+		scan_words("parameters", (const volatile uint64_t *)parameters.at, BUFFER, false);
+		scan_words("pointed", (const volatile uint64_t *)pointed.at, BUFFER, false);
 	}
 	return unused;
 }
 
 static const char *left_out;
 
-/* Whether it came to a call. */
+/* Returns whether a call was made. */
 static bool race_once(void)
 {
-	const struct row *row = row_at(below(ALL_ROWS)), *other = row_at(below(ALL_ROWS));
+	const struct row *row = row_at(random_below(ALL_ROWS)), *other = row_at(random_below(ALL_ROWS));
 	struct nv_control_arg *arg;
 	int rc;
 
@@ -502,7 +502,7 @@ static bool race_once(void)
 		return false;
 	scan_what = row->cmd;
 	scan_size = row->size;
-	ask_about(true);
+	choose_pids(true);
 	inner = pointed.at;
 	memset(parameters.at, 0, BUFFER);
 	memset(pointed.at, 0, BUFFER);
@@ -512,8 +512,8 @@ static bool race_once(void)
 	raced.other = other->object == row->object && !only_allowed ? other : row;
 	rc = nv_control_send(ctl, arg, &(struct nv_way){ .xfer = one_in(4) });
 	accepted += rc == 0 && ((volatile struct nv_control_arg *)arg)->status == 0;
-	glance("parameters", (const volatile uint64_t *)parameters.at, BUFFER, true);
-	glance("pointed", (const volatile uint64_t *)pointed.at, BUFFER, true);
+	scan_words("parameters", (const volatile uint64_t *)parameters.at, BUFFER, true);
+	scan_words("pointed", (const volatile uint64_t *)pointed.at, BUFFER, true);
 	return true;
 }
 
@@ -524,12 +524,12 @@ static void race(unsigned long calls, const char *what, unsigned rate, uint64_t 
 
 	raced.argument = !strcmp(what, "argument");
 	raced.row = raced.other = &rows[0];
-	if (pthread_create(&thread[0], NULL, changer, NULL) || pthread_create(&thread[1], NULL, reader, NULL))
+	if (pthread_create(&thread[0], NULL, change_thread, NULL) || pthread_create(&thread[1], NULL, read_thread, NULL))
 		nv_die("nvtaint: thread", -EAGAIN);
 	while (calls && wall_ns() < until)
 		if (race_once()) {
 			calls--;
-			wait_for_turn(rate);
+			limit_rate(rate);
 		}
 	raced.stop = true;
 	for (i = 0; i < 2; i++)
@@ -538,14 +538,14 @@ static void race(unsigned long calls, const char *what, unsigned rate, uint64_t 
 
 /* --- */
 
-/* Every row once as nvidia-smi would ask it, before anything that is wrong. */
+/* Sends every row once as nvidia-smi would, before any invalid call. */
 static void each_row(void)
 {
 	unsigned i;
 
 	for (i = 0; i < ALL_ROWS; i++) {
 		begin_call();
-		ask_row(i);
+		send_row(i);
 		end_call();
 	}
 }
@@ -553,21 +553,21 @@ static void each_row(void)
 static void one_call(void)
 {
 	begin_call();
-	switch (below(16)) {
-	default: by_row(); break;
+	switch (random_below(16)) {
+	default: send_any_row(); break;
 	case 0:
 	case 1:
-	case 2: by_torn_row(); break;
+	case 2: send_broken_row(); break;
 	case 3:
-	case 4: by_number(); break;
-	case 5: by_alloc(); break;
-	case 6: by_escape(); break;
-	case 7: by_event(); break;
+	case 4: send_any_control(); break;
+	case 5: send_alloc(); break;
+	case 6: send_escape(); break;
+	case 7: fetch_event(); break;
 	}
 	end_call();
 }
 
-/* What a session is made of. */
+/* The objects of a session. */
 static const struct {
 	const char *kind;
 	uint32_t number;
@@ -598,7 +598,7 @@ static void print_results(void)
 	for (i = 0; i < ALL_ROWS; i++)
 		if (!accepted_of[i])
 			printf("unanswered %s\n", row_at(i)->name);
-	print_finds();
+	print_hits();
 }
 
 int main(int argc, char **argv)
@@ -644,7 +644,7 @@ int main(int argc, char **argv)
 	if (tainted_from >= tainted_to || tainted_from >> 8 != (tainted_to - 1) >> 8 || !scan_works())
 		nv_die("nvtaint: numbers that differ in one byte", -EINVAL);
 	printf("seed %llu\n", (unsigned long long)seed);
-	chance = seed * 0x9e3779b97f4a7c15ull | 1;
+	random_state = seed * 0x9e3779b97f4a7c15ull | 1;
 	make(&argument);
 	make(&parameters);
 	make(&pointed);
@@ -668,7 +668,7 @@ int main(int argc, char **argv)
 		each_row();
 	for (; !how && calls && wall_ns() < until; calls--) {
 		one_call();
-		wait_for_turn(rate);
+		limit_rate(rate);
 	}
 	print_results();
 	return hit_count != 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Another module that leads a function of the driver elsewhere. As a live patch does: an ftrace handler that may change where the function
- * goes on, and never does. The kernel allows one such handler a function. Or, with `jump`, as a hot-patching tool does that goes past
- * ftrace: a jump over the instruction that is ftrace's, here to the one behind it.
+ * Another module that redirects a function of the driver. By default like a live patch: an ftrace handler with FTRACE_OPS_FL_IPMODIFY, of which
+ * the kernel allows one for each function. It never changes the instruction pointer. With `jump`, like a hot-patching tool that bypasses
+ * ftrace: a jump over the instruction that ftrace patches, here to the next one.
  */
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
@@ -25,7 +25,7 @@ MODULE_PARM_DESC(jump, "a jump in the function's code instead of a handler (x86-
 #define RIVAL_BYTES 5
 
 static u8 rival_before[RIVAL_BYTES];
-/* Where the instruction can be written to. */
+/* A writable mapping of the instruction. */
 static u8 *rival_window;
 
 static int rival_write(void *code)
@@ -38,16 +38,16 @@ static int rival_jumps(void)
 {
 	static const u8 endbr64[] = { 0xf3, 0x0f, 0x1e, 0xfa };
 	static u8 jump_on[RIVAL_BYTES] = { 0xe9 };
-	struct kprobe finds = { .symbol_name = function, .flags = KPROBE_FLAG_DISABLED };
-	int error = register_kprobe(&finds);
+	struct kprobe probe = { .symbol_name = function, .flags = KPROBE_FLAG_DISABLED };
+	int error = register_kprobe(&probe);
 	struct page *page;
 	u8 *begins;
 	void *window;
 
 	if (error)
 		return error;
-	begins = (u8 *)finds.addr;
-	unregister_kprobe(&finds);
+	begins = (u8 *)probe.addr;
+	unregister_kprobe(&probe);
 	if (!memcmp(begins, endbr64, sizeof(endbr64)))
 		begins += sizeof(endbr64);
 	if (begins[0] != 0x0f && begins[0] != 0x66 && begins[0] != 0x3e)
@@ -77,7 +77,7 @@ static void rival_jumps_no_more(void)
 }
 #endif
 
-/* What it is given last has another type on older kernels, and is not looked at. */
+/* The last parameter has another type on older kernels. It is unused. */
 static void rival_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops, void *registers)
 {
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Lets a guest go on after a breakpoint that the emulator runs and memory no longer holds. QEMU drops the translations of changed code first
- * and stores afterwards: a processor that translates in between runs the old byte until the page changes again (docs/limits.md). This does
- * the call, jump or nop that memory holds. A breakpoint that stays in memory is the kernel's, and so is one where something else stands.
+ * Lets a guest continue after a stale breakpoint: one that the emulator executes although memory no longer has it. QEMU drops the translations of
+ * changed code before it stores the change. A processor that translates in between executes the old byte until the page changes again
+ * (docs/limits.md). This module emulates the call, jump or nop that is in memory. The kernel handles a breakpoint that stays in memory, or that
+ * another instruction has replaced.
  */
 #include <linux/atomic.h>
 #include <linux/jiffies.h>
@@ -15,8 +16,10 @@
 #include <linux/string.h>
 #include <asm/text-patching.h>
 
-/* How often one place is run again within a second where memory holds a breakpoint: the next change may have begun, which the kernel knows
- * the next time. */
+/*
+ * How often an address is executed again within a second while memory holds a breakpoint: the next change of the code may have begun. The
+ * kernel then recognises the breakpoint at the next attempt.
+ */
 #define STALE_AGAIN 100
 #define STALE_PRINTED 10
 
@@ -32,8 +35,8 @@ static atomic_t stale_printed = ATOMIC_INIT(0);
 static const u8 nop2[] = { 0x66, 0x90 };
 static const u8 nop5[][5] = { { 0x0f, 0x1f, 0x44, 0x00, 0x00 }, { 0x66, 0x66, 0x66, 0x66, 0x90 }, { 0x3e, 0x8d, 0x74, 0x26, 0x00 } };
 
-/* Whether the instruction is one that the kernel writes over others, and was done. */
-static bool stale_done(struct pt_regs *regs, unsigned long at, const u8 *code)
+/* Emulates the instruction, if it is one that the kernel patches in. Returns whether it did. */
+static bool stale_emulate(struct pt_regs *regs, unsigned long at, const u8 *code)
 {
 	size_t nop;
 	s32 far;
@@ -63,7 +66,7 @@ static bool stale_done(struct pt_regs *regs, unsigned long at, const u8 *code)
 		}
 	return false;
 }
-NOKPROBE_SYMBOL(stale_done);
+NOKPROBE_SYMBOL(stale_emulate);
 
 static int stale_trap(struct notifier_block *block, unsigned long event, void *data)
 {
@@ -78,7 +81,7 @@ static int stale_trap(struct notifier_block *block, unsigned long event, void *d
 		*place = (struct stale_place){ .at = at, .until = jiffies + HZ };
 	if (place->tries++ == STALE_AGAIN)
 		return NOTIFY_DONE;
-	/* The next change can write its breakpoint at any time. Before it writes more, it waits for this processor, whose interrupts are off. */
+	/* The next change can write its breakpoint now. Before it writes more, it waits for this processor, whose interrupts are off. */
 	code[0] = READ_ONCE(*(u8 *)at);
 	if (place->tries == 1 && atomic_inc_return(&stale_printed) <= STALE_PRINTED)
 		pr_notice("stale: a breakpoint at %pS, where memory holds %02x\n", (void *)at, code[0]);
@@ -87,9 +90,9 @@ static int stale_trap(struct notifier_block *block, unsigned long event, void *d
 		return NOTIFY_STOP;
 	}
 	memcpy(code + 1, (u8 *)at + 1, sizeof(code) - 1);
-	if (!stale_done(regs, at, code))
+	if (!stale_emulate(regs, at, code))
 		return NOTIFY_DONE;
-	/* One that is passed by is passed by as often as it comes. */
+	/* An emulated address has no limit. */
 	place->tries = 0;
 	return NOTIFY_STOP;
 }

@@ -27,10 +27,10 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     let dir = fs::canonicalize(dir).unwrap_or_else(|e| panic!("MPU_KMOD_DIR={}: {e}", dir.display()));
     println!("cargo::rerun-if-changed={}", dir.display());
     let entries = fs::read_dir(&dir).unwrap_or_else(|e| panic!("MPU_KMOD_DIR={}: {e}", dir.display()));
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| travels(path)).collect();
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| is_source(path)).collect();
     files.sort();
-    for must in ["Kbuild", "mpu_core.o_shipped"] {
-        assert!(files.contains(&dir.join(must)), "MPU_KMOD_DIR={} has no {must}", dir.display());
+    for required in ["Kbuild", "mpu_core.o_shipped"] {
+        assert!(files.contains(&dir.join(required)), "MPU_KMOD_DIR={} has no {required}", dir.display());
     }
     for file in &files {
         println!("cargo::rerun-if-changed={}", file.display());
@@ -39,7 +39,7 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
 }
 
 // The same rule as `sources::is_source`, which a build script cannot call.
-fn travels(path: &Path) -> bool {
+fn is_source(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let generated = name.ends_with(".mod.c") || name.starts_with('.') || name == "mpu_probes.h";
     let kind = path.extension().and_then(|e| e.to_str()).unwrap_or("");

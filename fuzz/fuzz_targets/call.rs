@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     let mut call = Call::begin(argument).unwrap_or_else(|_| Call::untranslated());
     // The parameters, most of the time; else some other copy.
     let address = u64::from(*address).clamp(1, 8);
-    let mut asked = vec![0; call.questions(address, &bytes)];
+    let mut asked = vec![0; call.requested_count(address, &bytes)];
     call.copied_in(address, &mut bytes, &Namespace, &mut asked);
     let outcome = call.copying_out(address, &mut bytes, &Namespace, &asked).outcome;
     if !call.translates() || address != 1 && !matches!(row.layout, Layout::Embedded { .. }) {

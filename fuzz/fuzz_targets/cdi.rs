@@ -16,12 +16,12 @@ fuzz_target!(|data: &[u8]| {
         if validate::check(&spec).is_err() {
             continue;
         }
-        assert_eq!(generate::qualified(&spec).len(), spec.devices.len());
+        assert_eq!(generate::qualified_names(&spec).len(), spec.devices.len());
         for format in [Format::Json, Format::Yaml] {
-            let text = file::text(&spec, format);
+            let text = file::serialize(&spec, format);
             assert_eq!(file::parse(text.as_bytes(), format).expect("what was written can be read"), spec);
         }
-        transform::root(&mut spec, Path::new("/dev"), Path::new("/other/dev"), transform::Relative::Host);
+        transform::change_root(&mut spec, Path::new("/dev"), Path::new("/other/dev"), transform::Relative::Host);
         validate::check(&spec).expect("a spec stays valid when its paths move");
     }
 });

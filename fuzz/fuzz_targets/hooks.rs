@@ -16,10 +16,10 @@ fuzz_target!(|data: &[u8]| {
             for line in lines {
                 let (conf::Line::Folder(text) | conf::Line::Include(text)) = line;
                 assert!(!text.contains(['\n', '#']));
-                // A name fits itself unless it has signs of a pattern.
+                // A name without wildcards matches itself.
                 let plain = !text.contains(['*', '?', '[']);
-                assert!(!plain || conf::fits(text.as_bytes(), text.as_bytes()));
-                conf::fits(text.as_bytes(), data);
+                assert!(!plain || conf::matches(text.as_bytes(), text.as_bytes()));
+                conf::matches(text.as_bytes(), data);
             }
         }
         2 => drop(compat::note(data)),

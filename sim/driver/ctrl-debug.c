@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * Reading and writing memory through the debugger's object: buffers of the caller's length, at the caller's address, with the
- * caller's own bytes in them. They name no process, whatever their length is and whatever their words look like.
- * Outside truth: ctrl83dedebug.h and the copying of embedded pointers in the open releases (580.95.05: embedded_param_copy.c).
+ * caller's own bytes in them. They never contain process ids of the driver.
+ * Source: ctrl83dedebug.h and the copying of embedded pointers in the open releases (580.95.05: embedded_param_copy.c).
  */
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -12,7 +12,7 @@
 
 #define VIDMEM_BYTES (1024 * 1024)
 
-/* One memory for all objects of a GPU: what was written is read again. */
+/* All objects of a GPU share one memory, so a read returns the bytes of the last write. */
 static NvU8 *vidmem[SIM_MAX_GPUS];
 
 void debug_exit(void)

@@ -18,7 +18,7 @@
 #define NEWEST_SLOTS 72
 #define GHOSTS 64
 
-/* Where the four layouts put things; a layout is known by the size of the call. */
+/* The four layouts. The size of the parameters determines the layout. */
 struct layout {
 	NvU32 slots;
 	NvU32 stride;
@@ -57,8 +57,8 @@ static bool load_is_busy(const NvU32 *util)
 
 #if SIM_HAS_NS_PID
 /*
- * What memory of a struct pid can look like once it is gone: no process hangs on it, no namespace has it, and who follows its
- * threads dies. os_find_ns_pid itself reads no further than that and finds nothing.
+ * Contents that the memory of a freed struct pid can have: no process, no namespace, and invalid thread pointers. os_find_ns_pid does not
+ * follow these pointers, and finds nothing; deeper functions crash.
  */
 static void *poisoned_pid(void)
 {

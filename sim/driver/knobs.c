@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What a test can set of the simulated driver: its module parameters. Knows no code that goes by them.
+ * The module parameters by which a test changes the simulated driver.
  */
 #include <linux/module.h>
 

@@ -270,7 +270,7 @@ proc:
 
 static void __exit nvidia_exit_module(void)
 {
-	mishap_at_exit();
+	fault_at_exit();
 	unregister_chrdev(caps_major, "nvidia-caps");
 	nv_chrdev_exit();
 	nv_proc_exit();

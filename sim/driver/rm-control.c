@@ -117,7 +117,7 @@ static NV_STATUS rm_control_call(struct nv_file_private *nvfp, NvU8 *arg)
 	if (status == NV_OK)
 		status = rm_embedded_in(e->embedded, &call, &embedded_user);
 	if (status == NV_OK) {
-		mishap_before(call.cmd);
+		fault_before(call.cmd);
 		status = rm_run(nvfp, get32(arg, 0), get32(arg, 4), e, &call);
 	}
 	if (status == NV_OK && call.embedded && !e->embedded->copy_out_not)

@@ -60,7 +60,7 @@ NV_STATUS event_data(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 
 	if (size != 16)
 		return NV_ERR_INVALID_ARGUMENT;
-	mishap_before(NV_ESC_RM_GET_EVENT_DATA);
+	fault_before(NV_ESC_RM_GET_EVENT_DATA);
 	mutex_lock(&rm_lock);
 	if (nvfp->event_count) {
 		const struct nv_event *first = &nvfp->events[nvfp->event_first++ % SIM_MAX_EVENTS];

@@ -267,8 +267,8 @@ void event_limits_reached(NvU32 gpu);
 void event_happened(NvU32 gpu, NvU32 index, NvU32 info32);
 NV_STATUS event_data(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
 
-/* mishap.c */
-void mishap_before(NvU32 cmd); /* a control's number, or that of a request which is none */
-void mishap_at_exit(void);
+/* fault.c */
+void fault_before(NvU32 cmd); /* a control's number, or that of a request which is none */
+void fault_at_exit(void);
 
 #endif

@@ -1,14 +1,14 @@
-//! Driver capabilities: which part of the driver a container gets.
+//! Driver capabilities, which select the parts of the driver for a container.
 //!
 //! Source: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities.
 
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use clap::ValueEnum;
 use std::fmt;
 use strum::VariantArray;
 
-/// A word of it stands in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it is the container CLI's flag. In
-/// the alphabet's order, which is the hook's order of arguments.
+/// The names are those in `NVIDIA_DRIVER_CAPABILITIES` and of the container CLI's flags. In alphabetical order, which is the hook's
+/// order of arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, VariantArray)]
 #[repr(u8)]
 pub enum Capability {
@@ -31,9 +31,9 @@ pub struct Capabilities(u8);
 impl Capabilities {
     pub const NONE: Capabilities = Capabilities(0);
     pub const ALL: Capabilities = Capabilities((1 << Capability::ALL.len()) - 1);
-    /// All but 32-bit libraries, as NVIDIA's generator describes a driver: a file serves containers with different requests.
+    /// All but 32-bit libraries, as in CDI files of NVIDIA's generator: one file serves containers with different requests.
     pub const WHOLE: Capabilities = Capabilities(Self::ALL.0 & !(1 << Capability::Compat32 as u8));
-    /// What a container gets that names none: `utility,compute`.
+    /// The default of a container that names none: `utility,compute`.
     pub const DEFAULT: Capabilities = Capabilities(1 << Capability::Utility as u8 | 1 << Capability::Compute as u8);
 
     pub fn has(self, capability: Capability) -> bool {
@@ -54,10 +54,10 @@ impl Capabilities {
         Capability::ALL.iter().copied().filter(move |capability| self.has(*capability))
     }
 
-    /// Reads a comma-separated list; `all` is every one. The first word that names none is the error.
+    /// Parses a comma-separated list; `all` means every capability. The error is the first unknown name.
     pub fn parse(list: &str) -> Result<Capabilities, &str> {
         let mut words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-        words.try_fold(Capabilities::NONE, |set, word| match Capability::of_word(word) {
+        words.try_fold(Capabilities::NONE, |set, word| match Capability::from_kebab_name(word) {
             _ if word == "all" => Ok(Capabilities::ALL),
             Some(capability) => Ok(set.with(capability)),
             None => Err(word),
@@ -67,7 +67,7 @@ impl Capabilities {
 
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.iter().map(Words::word).collect::<Vec<_>>().join(","))
+        f.write_str(&self.iter().map(KebabName::kebab_name).collect::<Vec<_>>().join(","))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Prints an error with its causes on one line.
+//! Formats an error with its causes on one line.
 
 use std::error::Error;
 
@@ -7,15 +7,15 @@ pub fn chain(error: &dyn Error) -> String {
     printable(&causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": "))
 }
 
-/// Limit of a shown text, in bytes. An image can have names of a MiB, and each start would log them.
-const LONGEST: usize = 4096;
+/// Limit of a text, in bytes. An image can have names of 1 MiB, and each start would log them.
+const MAX_BYTES: usize = 4096;
 
-/// A text without control characters: each is written as its number or its escape. A long one is cut.
+/// Escapes control characters and truncates a long text.
 pub fn printable(text: &str) -> String {
-    let whole = text.len() <= LONGEST;
-    let mut shown = String::with_capacity(text.len().min(LONGEST));
+    let whole = text.len() <= MAX_BYTES;
+    let mut shown = String::with_capacity(text.len().min(MAX_BYTES));
     for letter in text.chars() {
-        if !whole && shown.len() >= LONGEST {
+        if !whole && shown.len() >= MAX_BYTES {
             return shown + &format!("… ({} bytes)", text.len());
         }
         match mpu_os::text::is_control(letter) {
@@ -26,7 +26,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// The same, without causes that an error's text already contains.
+/// The same, without causes that the text already ends with.
 pub fn chain_without_repeats(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |error: &&dyn Error| (*error).source());
     let text =
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_does_not_fill_log() {
+    fn message_is_escaped_and_truncated() {
         assert_eq!(printable("a\nb\u{202e}c"), "a\\nb\\u{202e}c");
         let whole = "x".repeat(4096);
         assert_eq!(printable(&whole), whole);

@@ -1,7 +1,7 @@
 //! `/dev/char/MAJOR:MINOR` links to the driver's nodes.
 //!
-//! Systemd needs them: with systemd's cgroups a runtime allows devices by these links. Without a link, a container loses its GPU
-//! at `systemctl daemon-reload`. Udev does not make them, because the driver's devices are not in the kernel's device model.
+//! With systemd's cgroups, a runtime allows devices by these links. Without a link, a container loses its GPU at
+//! `systemctl daemon-reload`. udev does not create them, because the driver's devices are not in the kernel's device model.
 //!
 //! Source: NVIDIA Container Toolkit's notice on containers that lose access to GPUs ("Failed to initialize NVML:
 //! Unknown Error"); `systemd.resource-control(5)`, `DeviceAllow=`.
@@ -17,21 +17,21 @@ use std::path::{Path, PathBuf};
 pub(crate) type Link = (PathBuf, PathBuf);
 
 pub(crate) fn ensure() -> io::Result<()> {
-    let links = of_existing(&DriverRoot::host(), Path::new("/dev/char"));
+    let links = links_to_existing_nodes(&DriverRoot::host(), Path::new("/dev/char"));
     let made: Vec<io::Result<bool>> = links.iter().map(|link| make(link, false)).collect();
     made.into_iter().collect::<io::Result<Vec<bool>>>().map(drop)
 }
 
-pub(crate) fn of_existing(root: &DriverRoot, folder: &Path) -> Vec<Link> {
+pub(crate) fn links_to_existing_nodes(root: &DriverRoot, folder: &Path) -> Vec<Link> {
     links(extra::nodes(root, Mode::Management), folder)
 }
 
-/// Makes a link. One that already leads to the device is left; one that leads elsewhere or nowhere is replaced. Whether
-/// there was anything to do is the result.
+/// Creates a link, or replaces one that does not lead to the device. Returns whether the link was missing or wrong. `dry` changes
+/// nothing.
 pub(crate) fn make(link: &Link, dry: bool) -> io::Result<bool> {
     let (path, target) = link;
     let device = |path: &Path| fs::metadata(path).ok().map(|node| node.rdev());
-    let same = fs::read_link(path).is_ok_and(|there| there == *target);
+    let same = fs::read_link(path).is_ok_and(|found| found == *target);
     if same || (device(path).is_some() && device(path) == device(target)) {
         return Ok(false);
     }
@@ -39,7 +39,7 @@ pub(crate) fn make(link: &Link, dry: bool) -> io::Result<bool> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // Made beside its place and renamed, so that it never is missing.
+        // Rename a new link into place, so that the path never is missing.
         let beside = path.with_extension(format!("new-{}", std::process::id()));
         let _ = fs::remove_file(&beside);
         symlink(target, &beside)?;

@@ -7,13 +7,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The path, which stays valid after a package has replaced the file.
+/// The path of this executable. It stays valid after a package has replaced the file.
 pub fn path() -> io::Result<PathBuf> {
-    Ok(without_mark(&std::env::current_exe()?))
+    Ok(without_deleted_suffix(&std::env::current_exe()?))
 }
 
-/// A file can be called so: then it is there.
-fn without_mark(path: &Path) -> PathBuf {
+/// A file can really have this suffix. Then it exists.
+fn without_deleted_suffix(path: &Path) -> PathBuf {
     match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
         Some(rest) if !path.exists() => OsStr::from_bytes(rest).into(),
         _ => path.to_path_buf(),
@@ -25,12 +25,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_mark_is_no_part_of_name() {
+    fn deleted_suffix_is_removed_unless_file_exists() {
         let folder = tempfile::tempdir().unwrap();
         let (plain, marked) = (folder.path().join("mpu"), folder.path().join("mpu (deleted)"));
-        assert_eq!(without_mark(&plain), plain);
-        assert_eq!(without_mark(&marked), plain);
+        assert_eq!(without_deleted_suffix(&plain), plain);
+        assert_eq!(without_deleted_suffix(&marked), plain);
         std::fs::write(&marked, "").unwrap();
-        assert_eq!(without_mark(&marked), marked);
+        assert_eq!(without_deleted_suffix(&marked), marked);
     }
 }

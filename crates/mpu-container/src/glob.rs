@@ -1,21 +1,22 @@
-//! The patterns of containerd's imports, which are those of Go's `path/filepath.Match`.
+//! Matches the patterns of containerd's imports: Go's `path/filepath.Match`.
 //!
-//! `*` and `?` are any characters and one; `[a-z]` and `[^a-z]` one of these, and one that is none of these; `\` takes the
-//! next character as it is. A pattern that ends too early is none: containerd refuses it, too.
+//! `*` matches any characters, `?` one character, `[a-z]` and `[^a-z]` one character of a class. `\` escapes the next character. An
+//! incomplete pattern is invalid, as in containerd.
 
 enum Part {
     Any,
-    /// One of these ranges of characters, or one that is in none.
-    One {
+    /// One character in these ranges, or one outside of them.
+    Class {
         ranges: Vec<(char, char)>,
         is_positive: bool,
     },
 }
 
+/// None if the pattern is invalid.
 pub fn matches(pattern: &str, name: &str) -> Option<bool> {
     let parts = parts(pattern)?;
     let name: Vec<char> = name.chars().collect();
-    // Which beginnings of the name fit the parts so far: a pattern of many stars takes no longer for that.
+    // Whether each prefix of the name matches the parts so far. This is not exponential in the number of stars.
     let mut fits = vec![false; name.len() + 1];
     fits[0] = true;
     for part in parts {
@@ -24,10 +25,10 @@ pub fn matches(pattern: &str, name: &str) -> Option<bool> {
                 let first = fits.iter().position(|fits| *fits).unwrap_or(fits.len());
                 fits[first..].fill(true);
             }
-            Part::One { ranges, is_positive } => {
+            Part::Class { ranges, is_positive } => {
                 for at in (0..name.len()).rev() {
-                    let within = ranges.iter().any(|(low, high)| (*low..=*high).contains(&name[at]));
-                    fits[at + 1] = fits[at] && within == is_positive;
+                    let is_in_class = ranges.iter().any(|(low, high)| (*low..=*high).contains(&name[at]));
+                    fits[at + 1] = fits[at] && is_in_class == is_positive;
                 }
                 fits[0] = false;
             }
@@ -42,7 +43,7 @@ fn parts(pattern: &str) -> Option<Vec<Part>> {
     while let Some(next) = rest.next() {
         all.push(match next {
             '*' => Part::Any,
-            '?' => Part::One { ranges: Vec::new(), is_positive: false },
+            '?' => Part::Class { ranges: Vec::new(), is_positive: false },
             '[' => {
                 let is_positive = rest.next_if_eq(&'^').is_none();
                 let mut ranges = Vec::new();
@@ -51,17 +52,17 @@ fn parts(pattern: &str) -> Option<Vec<Part>> {
                     let high = if rest.next_if_eq(&'-').is_some() { character(&mut rest)? } else { low };
                     ranges.push((low, high));
                 }
-                Part::One { ranges, is_positive }
+                Part::Class { ranges, is_positive }
             }
-            '\\' => same(rest.next()?),
-            plain => same(plain),
+            '\\' => literal(rest.next()?),
+            plain => literal(plain),
         });
     }
     Some(all)
 }
 
-fn same(one: char) -> Part {
-    Part::One { ranges: vec![(one, one)], is_positive: true }
+fn literal(one: char) -> Part {
+    Part::Class { ranges: vec![(one, one)], is_positive: true }
 }
 
 fn character(rest: &mut impl Iterator<Item = char>) -> Option<char> {

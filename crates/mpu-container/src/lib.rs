@@ -1,11 +1,11 @@
 //! Puts NVIDIA's driver into containers: the OCI runtime wrapper, the prestart hook, the container CLI, CDI.
 //!
-//! Replaces NVIDIA's container toolkit and libnvidia-container, under their names and with their arguments, so that engines and
-//! scripts need no change. PIDs are not translated here but by the engines (`crates/mpu`).
+//! Replaces NVIDIA's container toolkit and libnvidia-container, with their names and arguments, so that engines and scripts need no
+//! change. The engines in `crates/mpu` translate PIDs, not this crate.
 //!
-//! Trust: the host's files and `config.toml` are trusted. The image, its environment and its file system are not: a path in them is
-//! only resolved beneath the container's root, and never names a path of the host. No code of the driver is loaded or run on
-//! the host's side.
+//! Trust: the host's files and `config.toml` are trusted. The image, its environment and its file system are not. Their paths are
+//! resolved only beneath the container's root, and are never used as paths on the host. No driver code is loaded or run on the
+//! host.
 
 pub mod beneath;
 pub mod capability;
@@ -23,6 +23,7 @@ pub mod engines;
 mod executable;
 mod glob;
 pub mod installer;
+mod kebab_name;
 pub mod ldconfig;
 pub mod limits;
 pub mod links;
@@ -38,4 +39,3 @@ pub mod require;
 pub mod runtime;
 pub mod spec;
 mod text_file;
-mod words;

@@ -9,7 +9,7 @@ use rustix::process::Pid;
 use std::fs;
 use std::path::PathBuf;
 
-/// Limits the memory that a container's process, and all that it will start, may use of these GPUs.
+/// Limits the GPU memory of a container's process and its descendants.
 pub fn apply(
     limits: MemoryLimits,
     process: Pid,
@@ -26,18 +26,21 @@ pub fn apply(
         return Ok(());
     }
     let read = |file: String| fs::read_to_string(file).map_err(LimitError::Process);
-    let of = |process: &str| read(format!("/proc/{process}/cgroup"));
-    let cgroup =
-        place(&of(&process.as_raw_nonzero().to_string())?, &of("self")?, &read("/proc/self/mountinfo".into())?)?;
+    let cgroup_of = |process: &str| read(format!("/proc/{process}/cgroup"));
+    let cgroup = container_cgroup(
+        &cgroup_of(&process.as_raw_nonzero().to_string())?,
+        &cgroup_of("self")?,
+        &read("/proc/self/mountinfo".into())?,
+    )?;
     selection.gpus.iter().try_for_each(|gpu| driver.limit_memory(gpu, &cgroup, limits, config.raise_memory_requests))
 }
 
-fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitError> {
+fn container_cgroup(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitError> {
     if !cgroups::has_unified(mounts) {
-        return Err(LimitError::Old);
+        return Err(LimitError::CgroupV1);
     }
-    let folder = cgroups::unified(process, mounts).ok_or(LimitError::NoCgroup)?;
-    match cgroups::unified(own, mounts).as_ref() == Some(&folder) {
+    let folder = cgroups::unified_cgroup(process, mounts).ok_or(LimitError::NoCgroup)?;
+    match cgroups::unified_cgroup(own, mounts).as_ref() == Some(&folder) {
         true => Err(LimitError::Shared(folder)),
         false => Ok(folder),
     }
@@ -48,19 +51,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_is_for_cgroup_of_containers_own() {
+    fn limit_needs_own_cgroup() {
         const MOUNTS: &str = "30 1 0:20 / /proc rw - proc proc rw\n26 24 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
         let own = "1:net:/x\n0::/user.slice/a\n";
-        let at = |process: &str, mounts: &str| place(process, own, mounts).map_err(|error| error.to_string());
-        let place = |process: &str| at(process, MOUNTS);
-        assert_eq!(place("0::/docker/ab:c\n"), Ok("/sys/fs/cgroup/docker/ab:c".into()));
-        assert_eq!(place("7:misc:/z\n0::/user.slice/a/b\n"), Ok("/sys/fs/cgroup/user.slice/a/b".into()));
+        let at =
+            |process: &str, mounts: &str| container_cgroup(process, own, mounts).map_err(|error| error.to_string());
+        let find = |process: &str| at(process, MOUNTS);
+        assert_eq!(find("0::/docker/ab:c\n"), Ok("/sys/fs/cgroup/docker/ab:c".into()));
+        assert_eq!(find("7:misc:/z\n0::/user.slice/a/b\n"), Ok("/sys/fs/cgroup/user.slice/a/b".into()));
         for nowhere in ["", "7:misc:/z\n", "0::/../up\n", "0::relative\n"] {
-            assert!(place(nowhere).unwrap_err().contains("in no cgroup that is mounted"), "{nowhere}");
+            assert!(find(nowhere).unwrap_err().contains("in no cgroup that is mounted"), "{nowhere}");
         }
-        let shared = place("0::/user.slice/a\n").unwrap_err();
+        let shared = find("0::/user.slice/a\n").unwrap_err();
         assert!(shared.contains("no cgroup of its own") && shared.contains("/sys/fs/cgroup/user.slice/a"), "{shared}");
-        // Hosts have it elsewhere, or show a part of it only.
+        // Other mount points, or a part of the hierarchy.
         assert_eq!(
             at("0::/a\n", &MOUNTS.replace("/cgroup rw", "/cgroup/unified rw")),
             Ok("/sys/fs/cgroup/unified/a".into())

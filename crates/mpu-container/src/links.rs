@@ -27,11 +27,11 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     let remove = words.iter().any(|word| *word == "--remove");
     let folders: Vec<&&OsString> = words.iter().filter(|word| **word != "--remove").collect();
     let [folder] = folders[..] else {
-        output::say(USAGE.trim_end());
+        output::eprint_line(USAGE.trim_end());
         return ExitCode::from(2);
     };
     if *folder == "--help" || *folder == "-h" {
-        return output::page("mpu-container", USAGE);
+        return output::print_page("mpu-container", USAGE);
     }
     let done = crate::executable::path()
         .map_err(|source| LinkError::Io { path: PathBuf::from("/proc/self/exe"), source })
@@ -39,14 +39,14 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::say(format!("mpu-container: {error}"));
+            output::eprint_line(format!("mpu-container: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
 pub fn links(names: &[&str], folder: &Path, executable: &Path, remove: bool) -> Result<(), LinkError> {
-    // Beside the executable a link needs no path, and stays right when both move.
+    // A link beside the executable is relative, so that both can move together.
     let beside = fs::canonicalize(folder).is_ok_and(|folder| executable.parent() == Some(&folder));
     let target = match executable.file_name() {
         Some(name) if beside => PathBuf::from(name),
@@ -54,14 +54,14 @@ pub fn links(names: &[&str], folder: &Path, executable: &Path, remove: bool) -> 
     };
     let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
     let is_own = |path: &Path| fs::read_link(path).is_ok_and(|found| found == target);
-    let there = |path: &Path| path.symlink_metadata().is_ok();
+    let exists = |path: &Path| path.symlink_metadata().is_ok();
     if remove {
         return paths.iter().filter(|path| is_own(path)).try_for_each(|path| io_at(path, fs::remove_file(path)));
     }
-    if let Some(taken) = paths.iter().find(|path| there(path) && !is_own(path)) {
+    if let Some(taken) = paths.iter().find(|path| exists(path) && !is_own(path)) {
         return Err(LinkError::Taken(taken.clone()));
     }
-    let missing = paths.iter().filter(|path| !there(path));
+    let missing = paths.iter().filter(|path| !exists(path));
     missing.into_iter().try_for_each(|path| io_at(path, std::os::unix::fs::symlink(&target, path)))
 }
 

@@ -1,5 +1,5 @@
-//! Lock files with the holder's PID, also beside a configuration file that is read, changed and replaced: without a lock, of two
-//! concurrent changes the second would undo the first.
+//! Lock files with the holder's PID. A lock beside a configuration file covers read, change and replacement: otherwise one of two
+//! concurrent changes would be lost.
 
 use crate::output;
 use crate::text_file;
@@ -10,11 +10,11 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Limit of the wait for another process that changes the same file.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for another process that changes the same file.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Attempts to make a folder that another process removes.
-const TRIES: usize = 20;
+/// Attempts to create a folder that another process removes concurrently.
+const MAX_TRIES: usize = 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -24,46 +24,46 @@ pub enum LockError {
     Held { path: PathBuf, by: String, waited: Duration },
 }
 
-/// Held until it is dropped, which removes the file.
+/// A held lock. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    made: Vec<PathBuf>,
+    created_folders: Vec<PathBuf>,
     _file: File,
 }
 
 impl Lock {
-    /// Locks a configuration file, or a folder's files by the first of them. None if nothing can be made beside it: then it cannot be
-    /// replaced, either. A device or pipe is not locked.
+    /// Locks a configuration file; for several files, the caller locks the first. None for a device or pipe, and if no file can be created
+    /// beside it: then it cannot be replaced, either.
     pub fn of(path: &Path) -> Result<Option<Lock>, LockError> {
-        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             return Ok(None);
         }
-        let Ok(real) = text_file::real(path) else { return Ok(None) };
+        let Ok(real) = text_file::resolve_links(path) else { return Ok(None) };
         let (Some(name), Some(folder)) = (real.file_name(), real.parent()) else { return Ok(None) };
-        // Engines read all that is in such a folder.
+        // Engines read all files of such a folder.
         let above = folder.parent().filter(|_| folder.extension().is_some_and(|end| end == "d"));
         let beside = above.unwrap_or(folder).join(format!(".{}.lock", name.to_string_lossy()));
-        match Lock::take(&beside, PATIENCE) {
+        match Lock::take(&beside, TIMEOUT) {
             Err(LockError::Unusable { .. }) => Ok(None),
             taken => taken.map(Some),
         }
     }
 
-    pub fn take(path: &Path, patience: Duration) -> Result<Lock, LockError> {
+    pub fn take(path: &Path, timeout: Duration) -> Result<Lock, LockError> {
         let at = |source| LockError::Unusable { path: path.to_path_buf(), source };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let (mut made, mut tries) = (Vec::new(), 0..TRIES);
+        let (mut created_folders, mut tries) = (Vec::new(), 0..MAX_TRIES);
         let mut file = loop {
             if let Some(folder) = folder {
                 let missing =
                     folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
-                made.extend(missing.map(Path::to_path_buf));
+                created_folders.extend(missing.map(Path::to_path_buf));
             }
             let ready = folder.map_or(Ok(()), fs::create_dir_all).map_err(lock::LockError::Io);
-            match ready.and_then(|()| lock::take(path, patience)) {
+            match ready.and_then(|()| lock::take(path, timeout)) {
                 Ok(file) => break file,
-                // A holder that made the folder also removes it, perhaps between our making it and opening the file.
+                // A holder that created the folder removes it again, perhaps between our two calls.
                 Err(lock::LockError::Io(error))
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
                         && tries.next().is_some() => {}
@@ -75,17 +75,17 @@ impl Lock {
         };
         file.set_len(0).map_err(at)?;
         writeln!(file, "{}", getpid().as_raw_nonzero()).map_err(at)?;
-        Ok(Lock { path: path.to_path_buf(), made, _file: file })
+        Ok(Lock { path: path.to_path_buf(), created_folders, _file: file })
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            output::say(format!("cannot remove {}: {error}", self.path.display()));
+            output::eprint_line(format!("cannot remove {}: {error}", self.path.display()));
         }
-        // From the innermost on, as far as nothing was put in.
-        self.made.iter().all(|folder| fs::remove_dir(folder).is_ok());
+        // Innermost first. Stops at a folder that is not empty.
+        self.created_folders.iter().all(|folder| fs::remove_dir(folder).is_ok());
     }
 }
 
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn lock_in_vanishing_folder_is_taken() {
+    fn lock_in_concurrently_removed_folder_is_taken() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("a/b/lock");
         thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..100).for_each(|_| drop(Lock::take(&path, PATIENCE).expect("a lock"))));
+                scope.spawn(|| (0..100).for_each(|_| drop(Lock::take(&path, TIMEOUT).expect("a lock"))));
             }
         });
     }

@@ -1,4 +1,4 @@
-//! The executable: chooses the program by the name it is called by.
+//! Runs the program that is selected by the executable's name or its first argument.
 
 use mpu_container::{names, output};
 use std::process::ExitCode;
@@ -12,13 +12,13 @@ fn main() -> ExitCode {
         Some("--version" | "-V") => format!("mpu-container {}\n", env!("CARGO_PKG_VERSION")),
         Some("--help" | "-h" | "help") => names::help(),
         other => {
-            let wrong = match other {
+            let message = match other {
                 Some(word) => format!("there is no program '{word}'"),
                 None => "which program?".to_string(),
             };
-            output::say(format!("mpu-container: {wrong}\n\n{}", names::help().trim_end()));
+            output::eprint_line(format!("mpu-container: {message}\n\n{}", names::help().trim_end()));
             return ExitCode::from(2);
         }
     };
-    output::page("mpu-container", &page)
+    output::print_page("mpu-container", &page)
 }

@@ -1,6 +1,6 @@
 //! The programs `man` and `completions`: manual pages and shell completions.
 
-use crate::output::say;
+use crate::output::eprint_line;
 use crate::program::{self, Program};
 use clap::{Command, CommandFactory, Parser};
 use clap_complete::Shell;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The executable's own page, to which the pages of programs without one of their own lead.
+/// The executable's own page. Pages of programs without clap redirect to it.
 const OWN: &str = "mpu-container";
 
 /// Writes the manual page of a program to standard output
@@ -60,7 +60,7 @@ pub fn completions_command() -> Command {
 pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let options = match Pages::try_parse_from(arguments) {
         Ok(options) => options,
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     let Some(folder) = options.all else {
         return match page(&options.program, programs) {
@@ -74,7 +74,7 @@ pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
 pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let options = match Completions::try_parse_from(arguments) {
         Ok(options) => options,
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     let Some(mut command) = command(&options.program, programs) else { return unknown(&options.program, programs) };
     let mut script = Vec::new();
@@ -86,7 +86,7 @@ fn exit_code(written: io::Result<()>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format!("mpu-container: cannot write: {error}"));
+            eprint_line(format!("mpu-container: cannot write: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -94,29 +94,32 @@ fn exit_code(written: io::Result<()>) -> ExitCode {
 
 fn unknown(name: &str, programs: &[Program]) -> ExitCode {
     let help = program::help(programs);
-    say(format!("mpu-container: no program with a command line of ours is called '{name}'\n\n{}", help.trim_end()));
+    eprint_line(format!(
+        "mpu-container: no program with a command line of ours is called '{name}'\n\n{}",
+        help.trim_end()
+    ));
     ExitCode::from(2)
 }
 
-/// Every page: of the executable, of each program that NVIDIA has a name for, and of ours that administrators call.
+/// Writes the page of the executable, and a page for each of NVIDIA's names.
 fn write_all(folder: &Path, programs: &[Program]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let lead = |to: &str| format!(".so man1/{to}.1\n");
+    let redirect = |to: &str| format!(".so man1/{to}.1\n");
     let write = |name: &str, text: String| std::fs::write(folder.join(format!("{name}.1")), text);
     write(OWN, page(OWN, programs).unwrap_or_default())?;
     for program in programs {
-        let Some((first, others)) = program.nvidia.split_first() else { continue };
+        let Some((first, others)) = program.nvidia_names.split_first() else { continue };
         let text = page(first, programs);
         let to = if text.is_some() { first } else { OWN };
-        write(first, text.unwrap_or_else(|| lead(OWN)))?;
-        others.iter().try_for_each(|other| write(other, lead(to)))?;
+        write(first, text.unwrap_or_else(|| redirect(OWN)))?;
+        others.iter().try_for_each(|other| write(other, redirect(to)))?;
     }
     Ok(())
 }
 
 fn command(name: &str, programs: &[Program]) -> Option<Command> {
-    let called = |program: &&Program| program.own == name || program.nvidia.contains(&name);
-    let mut command = programs.iter().find(called).and_then(|program| program.command)?();
+    let has_name = |program: &&Program| program.name == name || program.nvidia_names.contains(&name);
+    let mut command = programs.iter().find(has_name).and_then(|program| program.command)?();
     command = command.disable_help_subcommand(true);
     command.build();
     Some(command)
@@ -124,7 +127,7 @@ fn command(name: &str, programs: &[Program]) -> Option<Command> {
 
 fn page(name: &str, programs: &[Program]) -> Option<String> {
     let text = if name == OWN { own_page(programs) } else { program_page(&command(name, programs)?) };
-    text.map(|text| plain(&String::from_utf8_lossy(&text))).ok()
+    text.map(|text| to_ascii(&String::from_utf8_lossy(&text))).ok()
 }
 
 fn title(name: &str) -> Vec<u8> {
@@ -143,7 +146,7 @@ fn own_page(programs: &[Program]) -> io::Result<Vec<u8>> {
     roff.control("SH", ["PROGRAMS"]);
     for program in programs {
         roff.control("TP", []);
-        roff.text([bold([&[program.own], program.nvidia].concat().join(", "))]);
+        roff.text([bold([&[program.name], program.nvidia_names].concat().join(", "))]);
         roff.text([roman(program.about)]);
     }
     roff.control("SH", ["OPTIONS"]);
@@ -162,7 +165,7 @@ fn see_also(roff: &mut Roff) {
     roff.text([bold("mpu"), roman("(1), "), bold(OWN), roman("(1)")]);
 }
 
-/// A program with everything that it can do, one after the other.
+/// The page of a program, with a section for each subcommand.
 fn program_page(command: &Command) -> io::Result<Vec<u8>> {
     let mut out = title(command.get_name());
     let man = Man::new(command.clone());
@@ -198,7 +201,7 @@ fn verbs(command: &Command, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The examples that end a program's help, line by line as they are.
+/// The examples at the end of a program's help, unchanged.
 fn examples(command: &Command, roff: &mut Roff) {
     let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
     let block = help.split("\n\n").find(|block| block.starts_with("Example"));
@@ -211,8 +214,8 @@ fn examples(command: &Command, roff: &mut Roff) {
     roff.control("fi", []);
 }
 
-/// The page in ASCII, which every `man` reads, and without the empty line that `clap_mangen` puts between two breaks.
-fn plain(page: &str) -> String {
+/// Encodes the page in ASCII, which every `man` can read. Removes the empty line that `clap_mangen` puts between two breaks.
+fn to_ascii(page: &str) -> String {
     let escaped = page.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) });
     escaped.collect::<String>().replace("\n.br\n\n.br\n", "\n.sp\n")
 }
@@ -228,12 +231,12 @@ mod tests {
         write_all(folder.path(), PROGRAMS).expect("written");
         let text = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect("a page");
         for program in PROGRAMS {
-            let own = program.own.replace('-', "\\-");
+            let own = program.name.replace('-', "\\-");
             assert!(text(OWN).contains(&format!("\n\\fB{own}")), "{own}");
-            for name in program.nvidia {
+            for name in program.nvidia_names {
                 let command = command(name, PROGRAMS);
-                let Some(command) = command.filter(|_| *name == program.nvidia[0]) else {
-                    let to = if program.command.is_some() { program.nvidia[0] } else { OWN };
+                let Some(command) = command.filter(|_| *name == program.nvidia_names[0]) else {
+                    let to = if program.command.is_some() { program.nvidia_names[0] } else { OWN };
                     assert_eq!(text(name), format!(".so man1/{to}.1\n"));
                     continue;
                 };
@@ -252,7 +255,7 @@ mod tests {
     #[test]
     fn program_without_clap_command_has_no_completions() {
         for program in PROGRAMS {
-            assert_eq!(command(program.own, PROGRAMS).is_some(), program.command.is_some());
+            assert_eq!(command(program.name, PROGRAMS).is_some(), program.command.is_some());
             if let Some(command) = program.command {
                 command().debug_assert();
             }

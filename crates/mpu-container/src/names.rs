@@ -1,41 +1,40 @@
-//! The programs of the one executable, by their names.
+//! The table of programs in this executable.
 
 use crate::program::Program;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The program that makes links with NVIDIA's names.
 const LINKS: Program = Program {
-    own: "links",
-    nvidia: &[],
+    name: "links",
+    nvidia_names: &[],
     about: "makes links with NVIDIA's names in a folder",
-    run: |arguments| crate::links::main(arguments, &nvidia()),
+    run: |arguments| crate::links::main(arguments, &nvidia_names()),
     command: None,
 };
 
 const PAGES: Program = Program {
-    own: "man",
-    nvidia: &[],
+    name: "man",
+    nvidia_names: &[],
     about: "writes manual pages",
     run: |arguments| crate::manual::man(arguments, programs()),
     command: Some(crate::manual::man_command),
 };
 
 const COMPLETIONS: Program = Program {
-    own: "completions",
-    nvidia: &[],
+    name: "completions",
+    nvidia_names: &[],
     about: "writes shell completions for a program",
     run: |arguments| crate::manual::complete(arguments, programs()),
     command: Some(crate::manual::completions_command),
 };
 
-/// The table, for the rows that need all of it: a constant cannot name itself.
+/// The table for rows that need it: a constant cannot refer to itself.
 fn programs() -> &'static [Program] {
     PROGRAMS
 }
 
-fn nvidia() -> Vec<&'static str> {
-    PROGRAMS.iter().flat_map(|program| program.nvidia).copied().collect()
+fn nvidia_names() -> Vec<&'static str> {
+    PROGRAMS.iter().flat_map(|program| program.nvidia_names).copied().collect()
 }
 
 pub const PROGRAMS: &[Program] = &[
@@ -54,18 +53,17 @@ pub const PROGRAMS: &[Program] = &[
     COMPLETIONS,
 ];
 
-/// The program that these arguments select, and its arguments (its name first); none for `mpu-container` itself.
-///
-/// A link's name decides; called by its own name, the first argument does.
+/// Selects a program by the name of a link, or else by the first argument. Returns it with its arguments (its name first). None for
+/// `mpu-container` itself.
 pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsString>) {
-    let called = arguments.first().map(|first| file_name(first)).unwrap_or_default();
-    if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia.iter().any(|name| called == *name)) {
+    let name = arguments.first().map(|first| file_name(first)).unwrap_or_default();
+    if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia_names.iter().any(|nvidia| name == *nvidia)) {
         return (Some(program), arguments);
     }
     let requested = arguments.get(1).cloned().unwrap_or_default();
     let program = PROGRAMS
         .iter()
-        .find(|program| requested == program.own || program.nvidia.iter().any(|name| requested == *name));
+        .find(|program| requested == program.name || program.nvidia_names.iter().any(|name| requested == *name));
     match program {
         Some(program) => (Some(program), arguments.into_iter().skip(1).collect()),
         None => (None, arguments),

@@ -1,11 +1,11 @@
-//! Output that does not panic if the reader has closed its end, as the standard macros do: a panic would leave work half done.
+//! Output that does not panic if the reader has closed the pipe. The standard macros would panic and leave work unfinished.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 /// Writes a line to standard error. Ignores errors.
-pub fn say(line: impl Display) {
+pub fn eprint_line(line: impl Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -18,11 +18,11 @@ pub fn print(text: &str) -> io::Result<()> {
 }
 
 /// Prints a version or help to standard output. Returns the exit code.
-pub fn page(program: &str, text: &str) -> ExitCode {
+pub fn print_page(program: &str, text: &str) -> ExitCode {
     match print(text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format!("{program}: cannot write standard output: {error}"));
+            eprint_line(format!("{program}: cannot write standard output: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -1,29 +1,29 @@
-//! A program within the executable.
+//! A program in this executable.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub struct Program {
-    /// Its name after `mpu-container`.
-    pub own: &'static str,
-    /// NVIDIA's names for it, which links to the executable can have.
-    pub nvidia: &'static [&'static str],
+    /// Its name as the first argument of `mpu-container`.
+    pub name: &'static str,
+    /// NVIDIA's names for it. Links to the executable can have these names.
+    pub nvidia_names: &'static [&'static str],
     pub about: &'static str,
     pub run: fn(Vec<OsString>) -> ExitCode,
     /// Its command line, if clap defines it.
     pub command: Option<fn() -> clap::Command>,
 }
 
-/// Prints clap's error or help, and returns the exit code.
-pub fn refused(error: &clap::Error) -> ExitCode {
+/// Prints clap's error or help. Returns the exit code.
+pub fn print_clap_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// The release of NVIDIA's toolkit, and of libnvidia-container, that these programs stand in for.
+/// The release of NVIDIA's toolkit and libnvidia-container that these programs replace.
 pub const NVIDIA_RELEASE: &str = "1.20.0";
 
-/// Output of `--version` under an NVIDIA name: first NVIDIA's number, which scripts compare, then ours.
+/// Output of `--version` under an NVIDIA name: NVIDIA's version, which scripts compare, then ours.
 pub fn version(name: &str) -> String {
     format!("{name} version {NVIDIA_RELEASE}\nmpu-container: {}\n", env!("CARGO_PKG_VERSION"))
 }
@@ -34,8 +34,8 @@ pub fn help(programs: &[Program]) -> String {
          Programs (each also answers to NVIDIA's names, by a link):\n",
     );
     for program in programs {
-        let names = program.nvidia.iter().map(|name| format!("\n              {name}"));
-        text.push_str(&format!("  {:<11} {}{}\n", program.own, program.about, names.collect::<String>()));
+        let names = program.nvidia_names.iter().map(|name| format!("\n              {name}"));
+        text.push_str(&format!("  {:<11} {}{}\n", program.name, program.about, names.collect::<String>()));
     }
     text.push_str("\n`mpu-container PROGRAM --help` shows the options.\n");
     text

@@ -1,7 +1,7 @@
 //! Reads and atomically replaces the administrator's text files.
 //!
-//! A configuration is a regular file, or `/dev/null` for an empty one: reading a pipe could block for ever, and reading a device may have
-//! any effect.
+//! Reads only regular files, and `/dev/null` as an empty one. Reading a pipe could block for ever, and reading a device can have side
+//! effects.
 
 use mpu_os::file::{self, Links};
 use rustix::fs::{Mode, OFlags, open, readlinkat};
@@ -15,18 +15,18 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempPath};
 
-/// The mode of a folder like `/tmp`: sticky, and writable for all.
-const SHARED: u32 = 0o1002;
+/// Mode bits of a folder such as `/tmp`: sticky, and writable for all.
+const STICKY_FOR_ALL: u32 = 0o1002;
 
-pub fn read(path: &Path, longest: u64) -> io::Result<String> {
-    let bytes = file::read_bounded(path, longest, Links::Followed)?;
+pub fn read(path: &Path, max: u64) -> io::Result<String> {
+    let bytes = file::read_bounded(path, max, Links::Followed)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// Opens a regular file, at the end of its links, without waiting for another process.
+/// Opens a regular file without blocking. Follows links.
 ///
 /// # Errors
-/// If it is not there, or is something else.
+/// If it does not exist or is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     file::open_regular(path, Links::Followed).map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => io::Error::other("it is not a regular file"),
@@ -34,26 +34,26 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Replaces a file atomically, with the old file's owner and mode. Replaces or makes a link's target, not the link. Makes missing folders.
-/// A device or pipe (`/dev/stdout`) is written to instead.
+/// Replaces a file atomically, with the old file's owner and mode. Replaces or creates a link's target, not the link. Creates missing
+/// folders. Writes directly to a device or pipe (`/dev/stdout`).
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
-    let there = match fs::metadata(path) {
+    let existing = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        there => Some(there?),
+        metadata => Some(metadata?),
     };
-    if let Some(there) = there.filter(|there| !there.is_file()) {
-        return match there.is_dir() {
+    if let Some(existing) = existing.filter(|existing| !existing.is_file()) {
+        return match existing.is_dir() {
             true => Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory, not a file")),
-            false => pour(path, text),
+            false => write_to_device(path, text),
         };
     }
-    let path = real(path)?;
+    let path = resolve_links(path)?;
     let old = path.symlink_metadata().ok();
     if old.as_ref().is_some_and(|old| !old.is_file()) {
         return Err(io::Error::other("it is no file any more"));
     }
     fs::create_dir_all(folder(&path))?;
-    aside(&path, |beside| {
+    with_temp_file(&path, |beside| {
         let (mode, owner) = match &old {
             Some(old) => (old.mode() & 0o7777, Some((old.uid(), old.gid()))),
             None => (0o644, None),
@@ -70,69 +70,69 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// Writes to a device or pipe. Fails without a reader, and waits for a slow one.
-fn pour(path: &Path, text: &str) -> io::Result<()> {
-    let mut there = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    let flags = rustix::fs::fcntl_getfl(&there)?;
-    rustix::fs::fcntl_setfl(&there, flags - rustix::fs::OFlags::NONBLOCK)?;
-    there.write_all(text.as_bytes())
+/// Writes to a device or pipe. Fails without a reader. Blocks on a slow reader.
+fn write_to_device(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
+    file.write_all(text.as_bytes())
 }
 
-/// A file moved out of its place; removed when this is dropped.
+/// A file moved to a temporary path. Dropping it removes the file.
 #[derive(Debug)]
-pub struct Removed {
-    place: PathBuf,
+pub struct MovedAside {
+    path: PathBuf,
     aside: TempPath,
 }
 
-pub fn take_out(path: &Path) -> io::Result<Removed> {
+pub fn move_aside(path: &Path) -> io::Result<MovedAside> {
     if path.symlink_metadata()?.is_dir() {
         return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory, not a file"));
     }
-    aside(path, |beside| {
+    with_temp_file(path, |beside| {
         let aside = beside.into_temp_path();
         fs::rename(path, &aside)?;
-        Ok(Removed { place: path.to_path_buf(), aside })
+        Ok(MovedAside { path: path.to_path_buf(), aside })
     })
 }
 
-impl Removed {
-    pub fn put_back(self) -> Result<(), String> {
-        let (aside, place) = (self.aside.to_path_buf(), &self.place);
-        match fs::rename(&aside, place) {
+impl MovedAside {
+    pub fn restore(self) -> Result<(), String> {
+        let (aside, path) = (self.aside.to_path_buf(), &self.path);
+        match fs::rename(&aside, path) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let kept = self.aside.keep().map_or(aside, |kept| kept);
-                Err(format!("{} is now {} ({error})", place.display(), kept.display()))
+                Err(format!("{} is now {} ({error})", path.display(), kept.display()))
             }
         }
     }
 }
 
-/// The file that a path stands for, at the end of its links, be it there or not.
+/// Resolves all links of a path. The file itself may be missing.
 ///
 /// # Errors
-/// Also for another user's link in a folder like `/tmp`, as the kernel with `fs.protected_symlinks` (proc_sys_fs(5)).
-pub fn real(path: &Path) -> io::Result<PathBuf> {
-    let mut at = path.to_path_buf();
-    // The kernel gives up after as many.
+/// Also for another user's link in a folder such as `/tmp`, as in the kernel with `fs.protected_symlinks` (proc_sys_fs(5)).
+pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
+    let mut current = path.to_path_buf();
+    // The kernel's limit of links.
     for _ in 0..40 {
-        let inner = folder(&at);
-        // The link that is checked is the link that is read.
-        let link = match open(&at, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        let inner = folder(&current);
+        // One descriptor, so that the checked link is the link that is read.
+        let link = match open(&current, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
             Err(Errno::NOENT) => None,
-            there => Some(File::from(there?)).filter(|there| there.metadata().is_ok_and(|meta| meta.is_symlink())),
+            opened => Some(File::from(opened?)).filter(|opened| opened.metadata().is_ok_and(|meta| meta.is_symlink())),
         };
         let Some(link) = link else {
-            let name = at.file_name().ok_or(ErrorKind::InvalidInput)?;
+            let name = current.file_name().ok_or(ErrorKind::InvalidInput)?;
             return Ok(inner.canonicalize().unwrap_or(inner).join(name));
         };
         let (owner, shared) = (link.metadata()?.uid(), fs::metadata(&inner)?);
-        let is_shared = shared.mode() & SHARED == SHARED;
+        let is_shared = shared.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL;
         if is_shared && owner != geteuid().as_raw() && owner != shared.uid() {
             return Err(io::Error::new(ErrorKind::PermissionDenied, "it is another user's link"));
         }
-        at = inner.join(OsString::from_vec(readlinkat(&link, "", Vec::new())?.into_bytes()));
+        current = inner.join(OsString::from_vec(readlinkat(&link, "", Vec::new())?.into_bytes()));
     }
     Err(Errno::LOOP.into())
 }
@@ -141,15 +141,15 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from)
 }
 
-/// Calls a function with a new temporary file on the same file system. In the parent of a folder like `crio.conf.d` if possible, because
-/// CRI-O reads all files in it, even hidden ones.
-fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> io::Result<T> {
+/// Calls a function with a new temporary file in the same folder. For a folder such as `crio.conf.d`, in its parent if possible, because CRI-O
+/// reads all files of the folder, even hidden ones.
+fn with_temp_file<T>(of: &Path, mut action: impl FnMut(NamedTempFile) -> io::Result<T>) -> io::Result<T> {
     let name = of.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "no file's name"))?;
     let prefix = format!(".{}.", name.to_string_lossy());
-    let mut attempt = |folder: &Path| what(tempfile::Builder::new().prefix(&prefix).tempfile_in(folder)?);
+    let mut attempt = |folder: &Path| action(tempfile::Builder::new().prefix(&prefix).tempfile_in(folder)?);
     let folder = folder(of);
     let above = folder.parent().filter(|_| folder.extension().is_some_and(|end| end == "d"));
-    // The one above may be another mount, or read-only.
+    // The parent may be another mount, or read-only.
     above.map(&mut attempt).and_then(Result::ok).map_or_else(|| attempt(&folder), Ok)
 }
 
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_pipes_keep_their_place() {
+    fn devices_and_pipes_are_not_replaced() {
         save(Path::new("/dev/null"), "x").expect("swallowed");
         assert!(fs::metadata("/dev/null").expect("there").file_type().is_char_device());
         let dir = tempfile::tempdir().expect("a folder");
@@ -191,7 +191,7 @@ mod tests {
         assert!(fs::metadata(&pipe).expect("there").file_type().is_fifo());
     }
 
-    /// As `/dev/stdout` before a `|`: a link of the kernel's to something that no path names.
+    /// As `/dev/stdout` before a `|`: a magic link to a pipe without a path.
     #[test]
     fn write_to_pipe_waits_for_slow_reader() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
@@ -219,14 +219,14 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.path().join("real")).expect("there"), "x");
     }
 
-    /// As another user's link in `/tmp`.
+    /// Such as in `/tmp`.
     #[test]
     fn another_users_link_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("link", &link).expect("a link");
         assert_eq!(save(&link, "x").expect_err("a circle").raw_os_error(), Some(libc::ELOOP));
-        assert_eq!(real(&link).expect_err("a circle").raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(resolve_links(&link).expect_err("a circle").raw_os_error(), Some(libc::ELOOP));
         assert!(link.is_symlink());
         if !geteuid().is_root() {
             return println!("skipped: only root can give a link to another user");
@@ -253,7 +253,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().join("crio.conf.d");
         fs::create_dir(&folder).expect("made");
-        // Another program's file of such a name is not in the way.
+        // Files of another program with a similar name do not matter.
         let left = dir.path().join(format!(".a.conf.{}", std::process::id()));
         fs::write(&left, "left").expect("written");
         fs::write(folder.join(left.file_name().expect("a name")), "left").expect("written");

@@ -265,7 +265,7 @@ fn cve_2025_23266_hook_ignores_image_library() {
 
 /// Rootless engines start hooks in a user namespace: root in there, an ordinary user outside.
 #[test]
-fn in_users_own_namespace_cache_is_written() {
+fn rootless_hook_writes_library_cache() {
     let Some(bundle) = Bundle::new() else { return };
     let (root, hook) = (bundle.path("rootfs"), bundle.path("nvidia-cdi-hook"));
     fs::copy(executable(), &hook).unwrap();
@@ -298,7 +298,7 @@ fn in_users_own_namespace_cache_is_written() {
 
 /// Docker's userns-remap, and pods with user namespaces: the hook is started in the container's user namespace.
 #[test]
-fn in_containers_user_namespace_hooks_do_the_same() {
+fn hooks_work_in_container_user_namespace() {
     let Some(mut bundle) = Bundle::new() else { return };
     bundle.hook(&["create-symlinks", "--link", "libm.so.6::/opt/driver/libm.so"]);
     bundle.hook(&["disable-device-node-modification"]);

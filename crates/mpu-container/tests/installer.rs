@@ -289,7 +289,7 @@ fn crio_default_runtime_is_restored() {
 }
 
 #[test]
-fn programs_alone_find_their_configuration_beside_themselves() {
+fn installed_programs_use_adjacent_config() {
     let host = Host::new("containerd")
         .set("NVIDIA_CONTAINER_RUNTIME_RUNTIMES", "/bin/echo")
         .set("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver")
@@ -455,7 +455,7 @@ fn docker_configuration_is_restored() {
 }
 
 #[test]
-fn administrators_own_runtime_in_containerds_first_file_stays() {
+fn containerd_top_file_of_administrator_stays() {
     let existing = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
                   [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\nBinaryName = \"/their/nvidia\"\n";
     let host = Host::new("containerd").drop_in("99-nvidia.toml").set("RUNTIME_RESTART_MODE", "none");

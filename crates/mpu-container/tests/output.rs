@@ -41,7 +41,7 @@ fn closed() -> Stdio {
 }
 
 #[test]
-fn lost_page_fails_closed_reader_succeeds() {
+fn full_stdout_fails_closed_stdout_succeeds() {
     for (name, words) in PAGES {
         assert_eq!(code(name, words, full(), Stdio::null()), Some(1), "{name} {words:?}");
         assert_eq!(code(name, words, full(), full()), Some(1), "{name} {words:?}");

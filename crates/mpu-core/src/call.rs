@@ -129,7 +129,7 @@ impl Call {
 
     /// The number of PIDs in a query in `bytes`, which the driver has copied from `address` of the caller. The engine provides room for
     /// that many before it calls [`Call::copied_in`]. 0 for other bytes.
-    pub fn questions(&self, address: u64, bytes: &[u8]) -> usize {
+    pub fn requested_count(&self, address: u64, bytes: &[u8]) -> usize {
         match self.parameters(address, bytes) {
             Some(row) if !self.params_read => match row.layout {
                 Layout::Query(rows) => count_entries(bytes, &rows),
@@ -146,7 +146,7 @@ impl Call {
     }
 
     /// The driver has copied `bytes` from `address` of its caller, and only the driver can change them now. PIDs in them become the
-    /// driver's; the caller's are kept in `requested`, which has room for [`Call::questions`] numbers.
+    /// driver's; the caller's are kept in `requested`, which has room for [`Call::requested_count`] numbers.
     pub fn copied_in(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, requested: &mut [u32]) {
         let Some(row) = self.parameters(address, bytes).filter(|_| !self.params_read) else { return };
         self.params_read = true;

@@ -7,7 +7,7 @@ use mpu_abi::{Control, event};
 
 /// The driver is about to copy an event's data to its caller: the PID in it becomes the caller's number for that process, or 0. Returns
 /// what to count, if anything. An event of unknown length passes, counted.
-pub fn event_going_out(bytes: &mut [u8], map: &impl PidMap) -> Option<(Control, Outcome)> {
+pub fn translate_event(bytes: &mut [u8], map: &impl PidMap) -> Option<(Control, Outcome)> {
     if bytes.len() != event::SIZE {
         return Some((Control::MemoryLimitEvent, Outcome::Not(Reason::UnknownSize)));
     }
@@ -45,7 +45,7 @@ mod tests {
         for (at, word) in words.into_iter().enumerate() {
             put_u32(&mut bytes, 4 * at, word);
         }
-        let outcome = event_going_out(&mut bytes, &One).map(|(_, outcome)| outcome);
+        let outcome = translate_event(&mut bytes, &One).map(|(_, outcome)| outcome);
         ([0, 4, 8, 12].map(|at| get_u32(&bytes, at).unwrap()), outcome)
     }
 
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(gone_out([9, 199, 5000, 3]), ([9, 199, 5000, 3], None));
         let mut longer = [200; 20];
         let unknown = Some((Control::MemoryLimitEvent, Outcome::Not(Reason::UnknownSize)));
-        assert!(event_going_out(&mut longer, &One) == unknown && longer == [200; 20]);
-        assert_eq!(event_going_out(&mut [], &One), unknown);
+        assert!(translate_event(&mut longer, &One) == unknown && longer == [200; 20]);
+        assert_eq!(translate_event(&mut [], &One), unknown);
     }
 }

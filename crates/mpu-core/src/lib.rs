@@ -19,6 +19,6 @@ mod reason;
 mod samples;
 
 pub use call::{Answer, Argument, Call, Copied};
-pub use event::event_going_out;
+pub use event::translate_event;
 pub use pid::{HostPid, PidMap, ViewPid};
 pub use reason::{Outcome, Reason};

@@ -44,7 +44,7 @@ fn get(bytes: &[u8], at: usize) -> u32 {
 fn call(cmd: u32, bytes: &mut [u8], driver: impl FnOnce(&mut [u8])) -> Option<(Control, Outcome)> {
     let mut call = begin(cmd, bytes.len());
     assert!(call.translates());
-    let mut requested = vec![0; call.questions(PARAMS, bytes)];
+    let mut requested = vec![0; call.requested_count(PARAMS, bytes)];
     call.copied_in(PARAMS, bytes, &Namespace, &mut requested);
     driver(bytes);
     call.copying_out(PARAMS, bytes, &Namespace, &requested).outcome
@@ -229,9 +229,9 @@ fn question_is_taken_once_and_only_for_driver() {
     let (cmd, size) = RECORDS[0];
     let mut bytes = laid(size, &[(4, 2)]);
     let mut call = begin(cmd, size);
-    assert_eq!(call.questions(PARAMS, &bytes), 1);
+    assert_eq!(call.requested_count(PARAMS, &bytes), 1);
     call.copied_in(PARAMS, &mut bytes, &Namespace, &mut [0]);
-    assert_eq!(call.questions(PARAMS, &bytes), 0, "the bytes hold the driver's number now");
+    assert_eq!(call.requested_count(PARAMS, &bytes), 0, "the bytes hold the driver's number now");
 }
 
 #[test]
@@ -557,7 +557,7 @@ fn unrelated_copy_of_row_size_passes_unchanged() {
         for (cmd, address) in [(0x83de_0315, PARAMS), (row.cmd.0, PARAMS + 4), (0x2080_0101, PARAMS)] {
             let size = if cmd == row.cmd.0 { row.params_size } else { 16 };
             let mut call = begin(cmd, size as usize);
-            assert_eq!(call.questions(address, &bytes), 0);
+            assert_eq!(call.requested_count(address, &bytes), 0);
             call.copied_in(address, &mut bytes, &Namespace, &mut []);
             assert_eq!(call.copying_out(address, &mut bytes, &Namespace, &[]).outcome, None);
             assert_eq!(bytes, before, "{cmd:#x} at {address:#x}");

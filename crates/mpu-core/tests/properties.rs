@@ -69,7 +69,7 @@ proptest! {
         let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();
         let begun = begin(row, if seed % 5 == 0 { 1 } else { seed });
         let mut call = if claim { begun } else { Call::untranslated() };
-        let room = call.questions(seed, &bytes);
+        let room = call.requested_count(seed, &bytes);
         prop_assert!(room <= 200);
         let mut requested = vec![0; if seed % 2 == 0 { room } else { room / 2 }];
         call.copied_in(seed, &mut bytes, &map, &mut requested);
@@ -130,7 +130,7 @@ proptest! {
         }
         let before = bytes.clone();
         let mut call = begin(row, 0);
-        prop_assert_eq!(call.questions(0, &bytes), pids.len());
+        prop_assert_eq!(call.requested_count(0, &bytes), pids.len());
         let mut requested = vec![0; pids.len()];
         call.copied_in(0, &mut bytes, &map, &mut requested);
         for (i, number) in pids.iter().enumerate() {

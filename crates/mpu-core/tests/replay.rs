@@ -66,7 +66,7 @@ fn view_for(pairs: &[(u32, u32)], call: &Recorded) -> Vec<u8> {
     let argument = Argument { cmd: ControlCmd(call.cmd), params: 0, size: bytes.len() as u32 };
     let mut state = Call::begin(argument)
         .unwrap_or_else(|reason| panic!("{:#x} with {} bytes: {}", call.cmd, bytes.len(), reason.name()));
-    let mut requested = vec![0; state.questions(0, &bytes)];
+    let mut requested = vec![0; state.requested_count(0, &bytes)];
     state.copied_in(0, &mut bytes, &map, &mut requested);
     bytes.copy_from_slice(&call.after);
     state.copying_out(0, &mut bytes, &map, &requested);

@@ -66,7 +66,7 @@ pub fn lower_module(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Res
     if host.modules_disabled() {
         return Err(Unfit::ModulesDisabled.into());
     }
-    load::same_host(host, kernel)?;
+    load::check_is_running_kernel(host, kernel)?;
     for instance in Instance::ALL.into_iter().filter(|instance| instance.is_loaded(host)) {
         load::remove(host, kernel, instance, patience, "mpu down")?;
     }

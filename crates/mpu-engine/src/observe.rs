@@ -31,7 +31,7 @@ pub struct Observed {
     pub forwarded: Option<u64>,
     /// How often a new process replaced a dead one, if it has processes.
     pub restarts: Option<u64>,
-    /// Its cost per container, if it knows containers.
+    /// Its cost by container, if it accounts by container.
     pub costs: Vec<Cost>,
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.
@@ -40,8 +40,8 @@ pub struct Observed {
 
 /// Every engine that is up on the host.
 pub fn all(host: &Host) -> Result<Vec<Observed>, Explained> {
-    let looks = Engine::ALL.iter().map(|engine| observe(*engine, host));
-    looks.filter_map(Result::transpose).collect()
+    let observed = Engine::ALL.iter().map(|engine| observe(*engine, host));
+    observed.filter_map(Result::transpose).collect()
 }
 
 /// Reads one engine; none if it is not up.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_files_become_one_row() {
+    fn loaded_module_yields_one_row() {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:-16\n");
         fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\npassed.no_memory=2\n");

@@ -1,4 +1,4 @@
-//! Raises MPU: chooses an engine, raises it, and retires the other one.
+//! Brings MPU up: chooses an engine, starts it, and stops the other one.
 
 use super::Engine;
 use super::down::lower_module;
@@ -10,7 +10,7 @@ use super::module::load_error::LoadError;
 use super::module::plan::{self, ModuleOptions};
 use super::module::proof::{self, ProbeFn, Proof};
 pub use super::module::raise::How;
-use super::module::raise::{Before, Raised, raise};
+use super::module::raise::{PreviousModule, Raised, raise};
 use super::module::record::Record;
 use super::module::state::{self, Phase};
 use super::module::swap::Replaced;
@@ -84,7 +84,7 @@ impl Choice {
         Choice { engine, why: why.to_string(), better: None }
     }
 
-    fn instead_of_module(unfit: &dyn Explain) -> Choice {
+    fn notify_instead_of_module(unfit: &dyn Explain) -> Choice {
         let why = format!("the module cannot be used: {unfit}");
         Choice { engine: Engine::Notify, why, better: Some(unfit.fix()) }
     }
@@ -101,7 +101,7 @@ pub struct Plan {
     driver: Option<Driver>,
 }
 
-/// Decides. The module serves every container, also running ones, so it is preferred.
+/// Makes the plan. The module is preferred, because it serves every container, also running ones.
 ///
 /// # Errors
 /// If the state of a running module cannot be read.
@@ -115,25 +115,25 @@ pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Pl
         redirect: config.redirect,
         ..options.module.clone()
     };
-    let about_module = options.build_only || options.module.is_some();
-    let is_open = requested == EngineSetting::Auto && !about_module;
+    let has_module_options = options.build_only || options.module.is_some();
+    let may_choose = requested == EngineSetting::Auto && !has_module_options;
     let module = match (requested != EngineSetting::Notify).then(|| plan::preflight(host, &options, driver.as_ref())) {
-        Some(Err(error @ ModuleError::State(_))) if is_open && host.has_capability(CAP_SYS_MODULE) => {
+        Some(Err(error @ ModuleError::State(_))) if may_choose && host.has_capability(CAP_SYS_MODULE) => {
             return Err(error.into());
         }
         module => module,
     };
-    let unfit = module.as_ref().filter(|_| is_open).and_then(|plan| plan::unfit(host, plan));
+    let unfit = module.as_ref().filter(|_| may_choose).and_then(|plan| plan::unfit(host, plan));
     let choice = match (unfit, requested) {
         (_, EngineSetting::Notify) => Choice::of(Engine::Notify, "asked for"),
         (_, EngineSetting::Module) => Choice::of(Engine::Module, "asked for"),
-        _ if about_module => Choice::of(Engine::Module, "the options are for it"),
+        _ if has_module_options => Choice::of(Engine::Module, "the options are for it"),
         (None, _) => Choice::of(Engine::Module, "this host can run it, and it serves every container"),
         // If neither fits, the module's error names what is missing.
         (Some(_), _) if notify::unfit(host).is_some() => {
             Choice::of(Engine::Module, "the only one whose needs this host can meet")
         }
-        (Some(error), _) => Choice::instead_of_module(error),
+        (Some(error), _) => Choice::notify_instead_of_module(error),
     };
     let module = module.filter(|_| choice.engine == Engine::Module);
     Ok(Plan { choice, requested, module, options, driver })
@@ -147,14 +147,14 @@ pub(crate) fn after_refusal(
     options: &ModuleOptions,
     error: &ModuleError,
 ) -> Option<Choice> {
-    let is_refused = match error.plain() {
+    let is_refused = match error.innermost() {
         ModuleError::Load(LoadError::Insert { .. }) => error.exit() == Exit::Refused,
         // The kernel refused a module that was built elsewhere.
         ModuleError::Unfit(_) => matches!(error, ModuleError::After { .. }),
         _ => false,
     };
     let may = requested == EngineSetting::Auto && options.module.is_none() && notify::unfit(host).is_none();
-    (is_refused && may).then(|| Choice::instead_of_module(error))
+    (is_refused && may).then(|| Choice::notify_instead_of_module(error))
 }
 
 /// The result.
@@ -175,7 +175,7 @@ pub struct Up {
 const PROBE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long to wait for callers inside a module that is not needed any more.
-const PATIENCE: Duration = Duration::from_secs(10);
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, Explained> {
@@ -194,24 +194,24 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
         program: options.keeper.clone(),
     };
     let mut up = match module.transpose()? {
-        None => by_notify(host, kernel, &notify, choice, driver)?,
+        None => raise_notify_engine(host, kernel, &notify, choice, driver)?,
         Some(plan) => {
-            let before = Before::of(host, &plan);
+            let previous = PreviousModule::of(host, &plan);
             let raised = raise(host, kernel, plan, &module_options, driver.as_ref());
             match raised.and_then(|raised| prove_translation(host, kernel, raised, options.probe)) {
-                Ok((raised, proof)) => by_module(host, raised, proof, options.by_agent, choice, driver),
+                Ok((raised, proof)) => finish_module(host, raised, proof, options.by_agent, choice, driver),
                 Err(error) => {
-                    let now = before.as_ref().and_then(|before| before.restored(host, kernel, driver.as_ref()));
+                    let now = previous.as_ref().and_then(|previous| previous.restore(host, kernel, driver.as_ref()));
                     // A working engine is not replaced by the other one.
                     let instead = after_refusal(host, requested, &module_options, &error).filter(|_| now.is_none());
-                    let error = if before.is_some() { error.replacing(now) } else { error };
-                    by_notify(host, kernel, &notify, instead.ok_or(error)?, driver)?
+                    let error = if previous.is_some() { error.replacing(now) } else { error };
+                    raise_notify_engine(host, kernel, &notify, instead.ok_or(error)?, driver)?
                 }
             }
         }
     };
     if up.choice.engine == Engine::Notify && config.nri {
-        up.notes.push(plugin(host));
+        up.notes.push(start_plugin(host));
     }
     up.took = began.elapsed();
     Ok(up)
@@ -220,15 +220,15 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
 pub const PLUGIN: &str = "mpu-nri.service";
 
 /// Starts the plugin, or finds it running.
-fn plugin(host: &Host) -> Note {
-    match systemd::has(host, PLUGIN) {
+fn start_plugin(host: &Host) -> Note {
+    match systemd::has_unit(host, PLUGIN) {
         false => Note::NoPlugin,
         true => systemd::start(host, PLUGIN).map_or_else(Note::PluginStays, |()| Note::PluginStarted),
     }
 }
 
 /// Records the raised module, and retires the supervisor.
-fn by_module(
+fn finish_module(
     host: &Host,
     raised: Raised,
     proof: Option<Proof>,
@@ -257,7 +257,7 @@ fn prove_translation(
     if proof == Some(Proof::NotEntered) {
         if raised.how != How::AlreadyUp {
             // Report this reason, whatever the unloading gives.
-            let _ = load::remove(host, kernel, state.instance, PATIENCE, "mpu up");
+            let _ = load::remove(host, kernel, state.instance, UNLOAD_TIMEOUT, "mpu up");
         }
         return Err(LoadError::NotEntered { hooks: state.hooks.join(", ") }.into());
     }
@@ -265,7 +265,7 @@ fn prove_translation(
 }
 
 /// Raises the notify engine, and unloads the module.
-fn by_notify(
+fn raise_notify_engine(
     host: &Host,
     kernel: &dyn Kernel,
     options: &notify::SupervisorOptions,
@@ -273,7 +273,7 @@ fn by_notify(
     driver: Option<Driver>,
 ) -> Result<Up, Explained> {
     use notify::Raised::{Already, Replaced, Resumed, Started};
-    load::same_host(host, kernel)?;
+    load::check_is_running_kernel(host, kernel)?;
     let (how, state, replaced) = match notify::raise(host, options, driver.as_ref())? {
         Started(state) => (How::Started, state, None),
         Resumed(state) => (How::Resumed, state, None),
@@ -282,7 +282,7 @@ fn by_notify(
         Already(state) => (How::AlreadyUp, state, None),
     };
     let raised = Raised { how, replaced, ..Raised::default() };
-    let notes = without_module(host, kernel).into_iter().collect();
+    let notes = unload_module(host, kernel).into_iter().collect();
     let mut up = Up { choice, notes, raised, proof: None, notify_state: Some(state), driver, took: Duration::ZERO };
     // If the module was preferred, the choice already has the reason.
     let foreign = foreign::find(host);
@@ -304,8 +304,8 @@ fn retire_notify(host: &Host) -> Option<Note> {
     }
 }
 
-fn without_module(host: &Host, kernel: &dyn Kernel) -> Option<Note> {
-    state::is_loaded(host).then(|| match lower_module(host, kernel, PATIENCE) {
+fn unload_module(host: &Host, kernel: &dyn Kernel) -> Option<Note> {
+    state::is_loaded(host).then(|| match lower_module(host, kernel, UNLOAD_TIMEOUT) {
         Ok(_) => Note::ModuleUnloaded,
         Err(error) => Note::ModuleStays(error),
     })

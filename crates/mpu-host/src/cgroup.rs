@@ -17,13 +17,13 @@ pub struct Job {
 
 /// The job of a cgroup file's text.
 pub fn job(text: &str) -> Option<Job> {
-    paths(text).find_map(job_in)
+    paths(text).find_map(parse_job)
 }
 
-fn job_in(path: &str) -> Option<Job> {
-    // Only root makes cgroups up to there. Whoever runs in a service, a scope or a container may name those below it.
+fn parse_job(path: &str) -> Option<Job> {
+    // Only root creates cgroups down to this level. A process in a service, a scope or a container may name the cgroups below.
     let mut parts = path.trim_start_matches('/').split('/').skip_while(|part| part.ends_with(".slice"));
-    parts.next().filter(|part| is_slurms(part))?;
+    parts.next().filter(|part| is_slurm_cgroup(part))?;
     let mut parts = parts.skip_while(|part| part.starts_with("uid_"));
     let id = parts.next()?;
     let id = match id.strip_prefix("job_") {
@@ -36,7 +36,7 @@ fn job_in(path: &str) -> Option<Job> {
 
 /// `slurm` and `slurm_NODE` with version 1, `slurmstepd.scope` and `NODE_slurmstepd.scope` with version 2: the longer ones if Slurm was
 /// built to run several slurmds on one host, as Debian's is.
-fn is_slurms(part: &str) -> bool {
+fn is_slurm_cgroup(part: &str) -> bool {
     part == "slurm" || part.starts_with("slurm_") || part == "slurmstepd.scope" || part.ends_with("_slurmstepd.scope")
 }
 
@@ -50,17 +50,17 @@ fn is_sluid(text: &str) -> bool {
     digits.len() == 13 && digits.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
 }
 
-/// The cgroup of the service or scope that a process is in, from a cgroup file's text. systemd makes those below slices: who runs in one, or
-/// in a container, may name all below that.
+/// The cgroup of the outermost service or scope in a cgroup file's text. systemd creates it below slices. A process in it, or in a
+/// container, may name all cgroups below.
 pub fn unit(text: &str) -> Option<&str> {
-    paths(text).find_map(unit_in)
+    paths(text).find_map(parse_unit)
 }
 
-fn unit_in(path: &str) -> Option<&str> {
+fn parse_unit(path: &str) -> Option<&str> {
     let is_unit = |part: &str| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
-        let is_one = part.ends_with(".service") || part.ends_with(".scope");
-        is_one && part.len() <= 255 && !part.starts_with(['-', '.']) && part.bytes().all(is_plain)
+        let has_unit_suffix = part.ends_with(".service") || part.ends_with(".scope");
+        has_unit_suffix && part.len() <= 255 && !part.starts_with(['-', '.']) && part.bytes().all(is_plain)
     };
     let mut len = 0;
     for part in path.split_inclusive('/') {
@@ -130,7 +130,7 @@ mod tests {
             ("1:name=systemd:/system.slice/cron.service\n0::/\n", Some("/system.slice/cron.service")),
             ("0::/../../system.slice/a.service\n", Some("/../../system.slice/a.service")),
             ("0::/init.scope\n", Some("/init.scope")),
-            // Named by who runs in the container.
+            // Named by a process in the container.
             ("0::/kubepods/burstable/pod1/2/nvidia-persistenced.service\n", None),
             ("0::/docker/1/system.slice/sshd.service\n", None),
             ("0::/lxc.payload.x/system.slice/sshd.service\n", None),

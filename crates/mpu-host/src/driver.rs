@@ -1,6 +1,6 @@
 //! The NVIDIA driver of this host: its release, its flavour, and the expected native numbering of that release.
 //!
-//! The eras of `mpu_abi` predict, from the sources of 193 public releases and nine closed drivers; `probe` measures.
+//! The prediction is by the eras of `mpu_abi`, from the sources of 193 public releases and nine closed drivers; `probe` measures.
 
 use crate::host::Host;
 pub use mpu_abi::Release;
@@ -48,7 +48,7 @@ pub struct Native {
     pub pids: Numbering,
     /// The numbers that GET_PID_INFO takes.
     pub pid_info: Numbering,
-    /// The numbers in utilisation samples, if the driver can convert them; foreign ones stay host PIDs.
+    /// The numbers in utilisation samples that the driver can convert; all others stay host PIDs.
     pub utilisation: Numbering,
 }
 

@@ -1,5 +1,5 @@
-//! The folder of a process or thread in `/proc`. An open folder stays with its process: it does not move to the next one with the same
-//! number.
+//! The folder of a process or thread in `/proc`. An open folder stays with its process. It never becomes that of a later process with
+//! the same PID.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, openat, readlinkat, statat, statx};
@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Longer than any file that is read here: `status` has up to 65,536 groups (`NGROUPS_MAX`).
-const LONGEST: u64 = 1 << 20;
+/// Limit of a file's size. The largest file is `status`, with up to 65,536 groups (`NGROUPS_MAX`).
+const MAX_SIZE: u64 = 1 << 20;
 
-/// The length of most of them, to read them at once.
-const USUAL: usize = 4 << 10;
+/// Most files fit in this size, so one read is enough.
+const USUAL_SIZE: usize = 4 << 10;
 
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
@@ -27,19 +27,19 @@ impl Folder {
         Ok(File::from(openat(&self.0, name, flags | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    /// Reads a file in it, as text: names of commands in it may be any bytes.
+    /// Reads a file in it as text. Invalid UTF-8 is replaced: a command's name may be any bytes.
     pub fn read(&self, name: &str) -> io::Result<String> {
-        let mut text = Vec::with_capacity(USUAL);
-        self.open(name, OFlags::RDONLY)?.take(LONGEST).read_to_end(&mut text)?;
+        let mut text = Vec::with_capacity(USUAL_SIZE);
+        self.open(name, OFlags::RDONLY)?.take(MAX_SIZE).read_to_end(&mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The same for a file that the kernel makes in one piece (`single_open` of fs/seq_file.c): one read returns all that fits, so a short
-    /// read is complete.
+    /// The same for a file that the kernel generates in one piece (`single_open` of fs/seq_file.c). One read returns all that fits, so a
+    /// short read is complete.
     pub fn read_record(&self, name: &str) -> io::Result<String> {
-        let mut text = [0; USUAL];
+        let mut text = [0; USUAL_SIZE];
         match self.open(name, OFlags::RDONLY)?.read(&mut text)? {
-            USUAL => self.read(name),
+            USUAL_SIZE => self.read(name),
             len => Ok(String::from_utf8_lossy(&text[..len]).into_owned()),
         }
     }
@@ -55,15 +55,15 @@ impl Folder {
         device(self.0.as_fd(), name, AtFlags::empty())
     }
 
-    /// The first `most` names in a folder in it.
-    pub fn names(&self, name: &str, most: usize) -> io::Result<Vec<String>> {
+    /// The first `limit` names in a folder in it.
+    pub fn names(&self, name: &str, limit: usize) -> io::Result<Vec<String>> {
         let folder = openat(&self.0, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let names = Dir::new(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        Ok(names.filter(|name| !name.starts_with('.')).take(most).collect())
+        Ok(names.filter(|name| !name.starts_with('.')).take(limit).collect())
     }
 
-    /// Whether a descriptor in it can be read or written: the link's own mode has that (proc_pid_fd(5)), so the file is not touched.
-    pub fn is_open_for_anything(&self, name: &str) -> io::Result<bool> {
+    /// Whether a descriptor in it can be read or written, by the mode of its link (proc_pid_fd(5)). Does not access the file.
+    pub fn is_readable_or_writable(&self, name: &str) -> io::Result<bool> {
         let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(Mode::from_raw_mode(stat.st_mode).intersects(Mode::RUSR | Mode::WUSR))
     }
@@ -98,12 +98,12 @@ impl Folder {
 pub const NVIDIA_MAJOR: u32 = 195;
 
 /// Whether a character device is the driver's.
-pub fn is_drivers(device: Option<(u32, u32)>) -> bool {
+pub fn is_driver_device(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == NVIDIA_MAJOR)
 }
 
-/// Device number of a character device, from the kernel's cache (`AT_STATX_DONT_SYNC`): the file system may be a caller's program, which
-/// never answers.
+/// Device number of a character device, from the kernel's cache (`AT_STATX_DONT_SYNC`): the file system may be a caller's FUSE program
+/// that never answers.
 pub fn device(at: BorrowedFd<'_>, name: &str, flags: AtFlags) -> io::Result<Option<(u32, u32)>> {
     let stat = statx(at, name, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
     let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;

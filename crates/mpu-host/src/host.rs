@@ -27,20 +27,20 @@ pub enum Lockdown {
 
 /// The capability that reads and writes any file.
 pub const CAP_DAC_OVERRIDE: u32 = 1;
-/// The capability that reads any file and looks into any directory.
+/// The capability that reads any file and searches any directory.
 pub const CAP_DAC_READ_SEARCH: u32 = 2;
 /// The capability that loads and unloads modules.
 pub const CAP_SYS_MODULE: u32 = 16;
-/// The capability that looks into the processes of other users.
+/// The capability that inspects the processes of other users.
 pub const CAP_SYS_PTRACE: u32 = 19;
-/// The capability that makes PID namespaces (and much else).
+/// The capability that creates PID namespaces (and much else).
 pub const CAP_SYS_ADMIN: u32 = 21;
 
 /// The inode number that every kernel gives the initial PID namespace.
 pub const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Longer than any text file that is read whole: the symbols of a kernel with many modules have less than 20 MiB.
-const LONGEST_TEXT: usize = 64 << 20;
+const MAX_TEXT: usize = 64 << 20;
 
 /// Directories searched for tools after those of `PATH`: a service's `PATH` is often short of the `sbin`s.
 const TOOL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -77,7 +77,7 @@ impl Host {
 
     /// The contents of a regular file without white space at either end; none where [`Host::bounded`] has none.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        self.bounded(path, LONGEST_TEXT).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
+        self.bounded(path, MAX_TEXT).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
     /// The contents of a regular file of at most `limit` bytes; none if it does not exist, is not readable, larger, or not regular. Opening
@@ -202,7 +202,7 @@ impl Host {
         std::env::join_paths(self.search.iter().map(|d| self.at(d))).unwrap_or_default()
     }
 
-    /// How this distribution installs the headers of a kernel: a command, or words.
+    /// How this distribution installs the headers of a kernel: a command, or a sentence.
     pub fn headers_hint(&self, release: &str) -> String {
         match self.family() {
             Family::Debian => format!("apt-get install linux-headers-{release}"),
@@ -258,9 +258,9 @@ impl Host {
         let text = self.text("/etc/os-release").unwrap_or_default();
         let value =
             |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).unwrap_or("").trim_matches('"').to_string();
-        let words = format!("{} {}", value("ID="), value("ID_LIKE="));
-        for word in words.split_whitespace() {
-            match word {
+        let ids = format!("{} {}", value("ID="), value("ID_LIKE="));
+        for id in ids.split_whitespace() {
+            match id {
                 "debian" | "ubuntu" => return Family::Debian,
                 "rhel" | "fedora" | "centos" => return Family::RedHat,
                 "suse" | "opensuse" | "sles" => return Family::Suse,

@@ -3,14 +3,14 @@
 /// The numbers of a release, for comparison; numbers in words such as `amd64`, `deb12` or `x86_64` do not count. A release candidate comes
 /// before its release: `7.3-rc7` is 7, 3, 0, 7 - 1000, and after the last number is a 0.
 pub fn numbers(release: &str) -> Vec<i64> {
-    let words: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-    let is_number = |word: &&&str| word.parse::<u32>().is_ok();
-    let first = words.iter().take(3).take_while(is_number).count();
-    let filled = words[..first].iter().chain(&["0"; 3][first..]).chain(&words[first..]).chain(&["0"]);
+    let parts: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let is_number = |part: &&&str| part.parse::<u32>().is_ok();
+    let first = parts.iter().take(3).take_while(is_number).count();
+    let filled = parts[..first].iter().chain(&["0"; 3][first..]).chain(&parts[first..]).chain(&["0"]);
     filled
-        .filter_map(|word| match word.strip_prefix("rc") {
+        .filter_map(|part| match part.strip_prefix("rc") {
             Some(candidate) => candidate.parse::<u32>().ok().map(|number| i64::from(number) - 1000),
-            None => word.parse::<u32>().ok().map(i64::from),
+            None => part.parse::<u32>().ok().map(i64::from),
         })
         .collect()
 }

@@ -1,5 +1,5 @@
-//! Facts of a host: its files, its driver, its containers, its configuration; and explanations of errors. It changes nothing of the host
-//! ([`own`] changes the calling process).
+//! Facts of a host: its files, its driver, its containers, its configuration; and explanations of errors. Changes nothing on the host
+//! ([`sys`] changes the calling process).
 
 pub mod cgroup;
 pub mod config;
@@ -20,4 +20,3 @@ pub mod time;
 pub use exit::Exit;
 pub use explain::Explain;
 pub use host::Host;
-pub use sys as own;

@@ -1,22 +1,22 @@
-//! Decides whether a process can have made a client of the driver, by its descriptors. The driver lists an ended process by its number
-//! while any process keeps its descriptors. A container chooses the names of its nodes, so the device number counts.
+//! Decides by its descriptors whether a process can have made a client of the driver. The driver lists the PID of an ended process
+//! while another process keeps its descriptors. A container chooses the names of its nodes, so only the device number counts.
 
-use crate::folder::{Folder, is_drivers};
+use crate::folder::{Folder, is_driver_device};
 use mpu_core::HostPid;
 use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
 /// The most descriptors of one process to examine, in the tables of all its threads; a thread counts as one.
-const MOST_DESCRIPTORS: usize = 1 << 14;
+const MAX_DESCRIPTORS: usize = 1 << 14;
 
 /// The limit for all processes together: a quarter of a second.
-const MOST_TOGETHER: usize = 1 << 16;
+const MAX_TOTAL: usize = 1 << 16;
 
 /// A character device's two numbers, if it is one.
 type Device = Option<(u32, u32)>;
 
-/// The remaining limit.
+/// The number of descriptors that may still be examined.
 #[derive(Debug)]
 pub struct Look {
     remaining: Cell<usize>,
@@ -29,7 +29,7 @@ pub enum Has {
     /// It has a descriptor of the driver.
     Yes,
     No,
-    /// None among the first [`MOST_DESCRIPTORS`].
+    /// None among the first [`MAX_DESCRIPTORS`].
     TooMany,
     /// Examined in part or not at all: the common limit is reached.
     NoRoom,
@@ -37,7 +37,7 @@ pub enum Has {
 
 impl Look {
     pub fn new() -> Look {
-        Look { remaining: Cell::new(MOST_TOGETHER), is_drivers_device: is_drivers }
+        Look { remaining: Cell::new(MAX_TOTAL), is_drivers_device: is_driver_device }
     }
 
     /// For tests: another device stands for the driver's, with another limit.
@@ -62,26 +62,26 @@ impl Default for Look {
     }
 }
 
-/// Whether a process has a descriptor of the driver, in the table of any of its threads. A process whose first thread has ended, or that
-/// may not be examined, counts as a user of the driver. `proc` is the path of `/proc`.
-pub fn has_the_driver(proc: &Path, pid: HostPid, look: &Look) -> Has {
-    let most = MOST_DESCRIPTORS.min(look.left());
+/// Whether a process has a descriptor of the driver, in the table of any of its threads. If its first thread has ended, or it may not be
+/// examined, the process counts as a user of the driver. `proc` is the path of `/proc`.
+pub fn find_driver_fd(proc: &Path, pid: HostPid, look: &Look) -> Has {
+    let most = MAX_DESCRIPTORS.min(look.left());
     let mut remaining = most;
     let has = most != 0 && has_descriptor(proc, pid, look.is_drivers_device, &mut remaining);
     // A process counts as one.
     look.take(1 + most - remaining);
     match (has, remaining) {
         (true, _) => Has::Yes,
-        (false, 0) if most < MOST_DESCRIPTORS => Has::NoRoom,
+        (false, 0) if most < MAX_DESCRIPTORS => Has::NoRoom,
         (false, 0) => Has::TooMany,
         (false, _) => Has::No,
     }
 }
 
-/// A living thread of a process whose first one has ended, as a folder's name below the process's own; none if there is none.
-pub fn living_thread(proc: &Path, pid: HostPid, look: &Look) -> Option<String> {
+/// Finds a living thread of a process whose first thread has ended. Returns its folder below the process's own.
+pub fn find_live_thread(proc: &Path, pid: HostPid, look: &Look) -> Option<String> {
     let folder = Folder::at(proc.join(pid.get().to_string())).ok()?;
-    let threads = folder.names("task", MOST_DESCRIPTORS.min(look.left())).ok()?;
+    let threads = folder.names("task", MAX_DESCRIPTORS.min(look.left())).ok()?;
     let mut living = threads.into_iter().map(|thread| format!("task/{thread}")).filter(|thread| {
         look.take(1);
         folder.read(&format!("{thread}/stat")).is_ok_and(|stat| !has_ended(&stat))

@@ -44,7 +44,7 @@ impl Phase {
         }
     }
 
-    /// Whether the module's redirects stand, so that calls of containers pass them.
+    /// Whether the module's redirects are placed, so that calls of containers reach the module.
     pub fn is_placed(&self) -> bool {
         matches!(self, Phase::Armed | Phase::Placed)
     }

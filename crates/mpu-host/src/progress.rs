@@ -7,12 +7,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Prints one line on standard error. A closed pipe is no error.
-pub fn say(line: impl std::fmt::Display) {
+pub fn print_line(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// How long nothing is printed.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Delay before the first line.
+const DELAY: Duration = Duration::from_secs(2);
 
 /// A running step; it ends when this is dropped.
 pub struct Progress {
@@ -27,7 +27,7 @@ impl Progress {
         let watcher = thread::spawn(move || {
             let began = Instant::now();
             let on_terminal = std::io::stderr().is_terminal();
-            let mut pause = PATIENCE;
+            let mut pause = DELAY;
             let mut printed = false;
             while wait.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 printed = true;
@@ -73,6 +73,6 @@ mod tests {
     fn quick_step_does_not_wait_for_its_watcher() {
         let began = Instant::now();
         drop(Progress::of("nothing"));
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < DELAY);
     }
 }

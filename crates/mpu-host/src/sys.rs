@@ -16,16 +16,16 @@ pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
     }
 }
 
-/// Closes all descriptors but the first three at the next `exec`, also inherited ones, so that a long-lived child holds no lock and no
-/// pipe of its starter. Needs Linux 5.11; on an older kernel they stay open.
+/// Marks all descriptors but the first three close-on-exec, also inherited ones: a long-lived child must not keep a lock or a pipe of
+/// its starter. Needs Linux 5.11; on an older kernel nothing changes.
 pub fn keep_descriptors_from_children() {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
     // SAFETY: sets a flag on descriptors and closes none, so each keeps its owner; touches no memory.
     unsafe { libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Whether two threads of this PID namespace have one table of descriptors (kcmp(2)). None if the kernel does not tell: it was built
-/// without the call, a thread has ended, or this process may not look at it.
+/// Whether two threads of this PID namespace share a descriptor table (kcmp(2)). None if the call fails: the kernel was built without
+/// it, a thread has ended, or this process may not inspect a thread.
 pub fn share_descriptors(one: u32, other: u32) -> Option<bool> {
     const KCMP_FILES: libc::c_int = 2;
     let [one, other] = [one, other].map(|thread| libc::pid_t::try_from(thread).ok());

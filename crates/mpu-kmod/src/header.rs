@@ -1,5 +1,5 @@
-//! kmod/mpu_core.h says in C what this crate says in Rust. Held against each other here, word for word: numbers, codes, structures
-//! by offset, functions by their parameters' names and kinds. What is in one alone, or differs, fails.
+//! Compares kmod/mpu_core.h with this crate: constants, reason codes, structures by field offset, functions by the names and kinds of their
+//! parameters. A difference fails, and so does anything that only one of them has.
 
 use super::*;
 use core::mem::offset_of;
@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const HEADER: &str = include_str!("../../../kmod/mpu_core.h");
 const CRATE: &str = include_str!("lib.rs");
 
-/// C's own bit beside ours, which must be none of them.
+/// A bit that only the C code sets. It must differ from ours.
 const EVENT: u32 = 8;
 
-/// What the core asks of the kernel. No test gets that far.
+/// The kernel's callbacks, for the linker. No test calls them.
 mod kernel {
     use core::ffi::c_void;
 
@@ -46,7 +46,7 @@ fn number(text: &str) -> u64 {
     hexadecimal.unwrap_or_else(|| text.parse()).unwrap_or_else(|_| panic!("{text} is no number"))
 }
 
-/// What a `{`…`};` of the header holds.
+/// The items between `{` and `};` of a declaration in the header.
 fn body<'a>(header: &'a str, of: &str) -> Vec<&'a str> {
     let (_, rest) = header.split_once(&format!("{of} {{")).unwrap_or_else(|| panic!("the header has no {of}"));
     let (body, _) = rest.split_once("};").expect("an end");
@@ -83,7 +83,7 @@ fn numbers_are_the_same() {
 }
 
 #[test]
-fn reasons_stand_in_the_same_order() {
+fn reasons_have_same_order() {
     let header = header();
     let named: Vec<String> =
         Reason::ALL.iter().map(|reason| format!("MPU_REASON_{}", reason.name().to_uppercase())).collect();
@@ -93,7 +93,7 @@ fn reasons_stand_in_the_same_order() {
 #[test]
 fn structures_have_the_same_shape() {
     let header = header();
-    // As every C compiler of a 64-bit machine lays them out.
+    // The layout of C on 64-bit processors.
     let shape = |name: &str| {
         let (mut at, mut widest) = (0_usize, 1_usize);
         let mut fields = vec![];
@@ -125,10 +125,10 @@ fn structures_have_the_same_shape() {
     assert_eq!(shape("mpu_copy"), (copy, size_of::<CCopy>()));
 }
 
-/// A function: what comes back, and its parameters by name and kind.
+/// Functions by name: the kind of the result, then the parameters' names and kinds.
 type Functions = BTreeMap<String, Vec<String>>;
 
-/// Bytes are bytes to C, whatever they hold; anything else is called by its own name.
+/// Maps both languages' names of a pointer's target to one name. C sees untyped memory as bytes.
 fn pointee(name: &str) -> &str {
     match name {
         "Call" | "Table" | "c_void" | "u8" | "void" => "bytes",

@@ -1,10 +1,7 @@
-//! The core as the kernel module's C glue calls it: a few functions over plain bytes, and three questions back to the kernel.
+//! The C interface of mpu-core for the kernel module: a few functions over plain bytes, and three callbacks into the kernel.
 //!
-//! Owns the C types of that boundary (kmod/mpu_core.h says the same in C; `header`, a test, holds the two against each other). Knows nothing
-//! of what the bytes mean: each entry sheds its raw pointers and calls mpu-core. Never allocates, never panics, never sleeps
-//! by itself.
-//!
-//! Pointers: every function requires what its `# Safety` says of its C callers in kmod/.
+//! kmod/mpu_core.h declares the same in C; the test `header` compares the two. Each function turns raw pointers into slices and references,
+//! and calls mpu-core. It never allocates, panics or sleeps. The callers in kmod/ must keep to each function's `# Safety`.
 #![cfg_attr(not(test), no_std)]
 
 #[cfg(test)]
@@ -22,19 +19,20 @@ const _: () = assert!(size_of::<Call>() <= CALL_BYTES && align_of::<Call>() <= 8
 /// `MPU_POLICY_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Table`].
 const POLICY_BYTES: usize = 516;
 const _: () = assert!(size_of::<Table>() <= POLICY_BYTES && align_of::<Table>() <= 4);
-/// `MPU_COUNTERS` of kmod/mpu_core.h: the counters that C has room for, first of controls and then of reasons.
+/// `MPU_COUNTERS` of kmod/mpu_core.h: the most counters; first those of controls, then those of reasons.
 const COUNTERS: usize = 32;
 const _: () = assert!(Control::ALL.len() + Reason::ALL.len() <= COUNTERS);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;
-/// `MPU_SAMPLES` of kmod/mpu_core.h: the driver would look processes up by references that it does not hold.
+/// `MPU_SAMPLES` of kmod/mpu_core.h: the driver would look up processes by references that it may have dropped.
 const SAMPLES: u32 = 2;
-/// `MPU_HIDES_DEAD` of kmod/mpu_core.h: the driver hides the records of the dead outside the init namespace, and has to.
+/// `MPU_HIDES_DEAD` of kmod/mpu_core.h: the driver hides records of ended processes outside the init namespace, and must
+/// continue to.
 const HIDES_DEAD: u32 = 4;
 /// `MPU_NOT_COUNTED` of kmod/mpu_core.h.
 const NOT_COUNTED: u32 = u32::MAX;
-/// `MPU_SEES_OWN` of kmod/mpu_core.h, where 0 is "not looked up yet".
+/// `MPU_SEES_OWN` of kmod/mpu_core.h, where 0 is "not evaluated yet".
 const SEES_OWN: u32 = 1;
 /// `MPU_SEES_GROUP` of kmod/mpu_core.h.
 const SEES_GROUP: u32 = 2;
@@ -42,15 +40,15 @@ const SEES_GROUP: u32 = 2;
 const SEES_HOST: u32 = 3;
 
 unsafe extern "C" {
-    /// The number by which the caller knows process `host` (init namespace), 0 if it may not see it.
+    /// The caller's PID for the process with this PID in the init namespace; 0 if the caller may not see it.
     fn mpu_c_view_of(view: *const c_void, host: u32) -> u32;
-    /// The number in the init namespace of the process that the caller knows as `pid`, 0 if there is none.
+    /// The PID in the init namespace of the process with this PID in the caller's view; 0 if there is none.
     fn mpu_c_host_of(view: *const c_void, pid: u32) -> u32;
-    /// When the process with this number in the init namespace started, in microseconds since the Unix epoch; 0 if there is none.
+    /// The start of the process with this PID in the init namespace, in microseconds since the Unix epoch; 0 if there is none.
     fn mpu_c_started(host: u32) -> u64;
 }
 
-/// `struct mpu_argument` of kmod/mpu_core.h: what the driver's copy of the argument names.
+/// `struct mpu_argument` of kmod/mpu_core.h: the driver's copy of an RM control's argument.
 #[repr(C)]
 pub struct CArgument {
     cmd: u32,
@@ -60,7 +58,7 @@ pub struct CArgument {
     _status: u32,
 }
 
-/// `struct mpu_copy` of kmod/mpu_core.h: how much of a copy goes on to the caller.
+/// `struct mpu_copy` of kmod/mpu_core.h: how many bytes are copied to the caller.
 #[repr(C)]
 pub struct CCopy {
     bytes: u32,
@@ -72,7 +70,7 @@ struct View(*const c_void);
 
 impl PidMap for View {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        // SAFETY: the entry's caller vouches that the view outlives the call, and holds the RCU lock that the look-up needs.
+        // SAFETY: by the entry's `# Safety`, the view outlives the call, and the C caller holds RCU for the look-up.
         ViewPid::new(unsafe { mpu_c_view_of(self.0, pid.get()) })
     }
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
@@ -85,14 +83,14 @@ impl PidMap for View {
     }
 }
 
-/// Whether a control of this number can carry PIDs: false for nearly every other number.
+/// Whether a control with this number can carry PIDs.
 #[unsafe(no_mangle)]
-pub extern "C" fn mpu_rs_may_claim(cmd: u32) -> bool {
+pub extern "C" fn mpu_rs_may_carry_pids(cmd: u32) -> bool {
     mpu_abi::may_carry_pids(ControlCmd(cmd))
 }
 
-/// Begins a call: returns `MPU_TRANSLATES` and what goes with it, and fills `call` if there is any bit. `*counter` is the
-/// counter to raise now, or `MPU_NOT_COUNTED`.
+/// Begins a call: returns `MPU_TRANSLATES` and further bits, and then fills `call`; or 0. Sets `*counter` to the counter to raise now, or to
+/// `MPU_NOT_COUNTED`.
 ///
 /// # Safety
 /// `call` is `MPU_CALL_BYTES` of 8-byte aligned memory and `counter` a u32, both the caller's alone; `argument` is a `struct mpu_argument`.
@@ -115,24 +113,24 @@ pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgumen
     TRANSLATES | samples | hides_dead
 }
 
-/// How many PIDs the caller asks about in the `len` bytes at `bytes`, which the driver has copied from its `address`: so many u32
-/// must be at `requested` of [`mpu_rs_copied_in`].
+/// The number of PIDs in a query in the `len` bytes at `bytes`, which the driver has copied from `address` of its caller.
+/// [`mpu_rs_copied_in`] needs memory for that many u32.
 ///
 /// # Safety
 /// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that does not change during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes: *const u8, len: u32) -> u32 {
+pub unsafe extern "C" fn mpu_rs_requested_count(call: *const Call, address: u64, bytes: *const u8, len: u32) -> u32 {
     // SAFETY: `call` is initialised.
     let call = unsafe { &*call };
     // SAFETY: `bytes` is `len` bytes.
     let bytes = unsafe { slice::from_raw_parts(bytes, len as usize) };
-    call.questions(address, bytes) as u32
+    call.requested_count(address, bytes) as u32
 }
 
 /// The driver has copied `len` bytes at `bytes` from `address` of its caller.
 ///
 /// # Safety
-/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that no other code uses now; `requested` is `questions`
+/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that no other code uses now; `requested` is `requested_count`
 /// u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the call; the caller holds RCU, as the
 /// callbacks need it.
 #[unsafe(no_mangle)]
@@ -142,7 +140,7 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
     bytes: *mut u8,
     len: u32,
     requested: *mut u32,
-    questions: u32,
+    requested_count: u32,
     view: *const c_void,
 ) {
     // SAFETY: `call` is initialised, and not shared.
@@ -152,8 +150,8 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
     let requested = if requested.is_null() {
         &mut []
     } else {
-        // SAFETY: `requested` is `questions` u32, not shared.
-        unsafe { slice::from_raw_parts_mut(requested, questions as usize) }
+        // SAFETY: `requested` is `requested_count` u32, not shared.
+        unsafe { slice::from_raw_parts_mut(requested, requested_count as usize) }
     };
     call.copied_in(address, bytes, &View(view), requested);
 }
@@ -170,7 +168,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     bytes: *mut u8,
     len: u32,
     requested: *const u32,
-    questions: u32,
+    requested_count: u32,
     view: *const c_void,
     copy: *mut CCopy,
 ) -> u32 {
@@ -181,17 +179,17 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     let requested = if requested.is_null() {
         &[]
     } else {
-        // SAFETY: `requested` is `questions` u32 that do not change during the call.
-        unsafe { slice::from_raw_parts(requested, questions as usize) }
+        // SAFETY: `requested` is `requested_count` u32 that do not change during the call.
+        unsafe { slice::from_raw_parts(requested, requested_count as usize) }
     };
     let answer = call.copying_out(address, bytes, &View(view), requested);
-    let goes_on = match answer.copied {
+    let going_on = match answer.copied {
         Copied::All => CCopy { bytes: len, refused: false },
         Copied::First(first) => CCopy { bytes: first.min(len), refused: false },
         Copied::NoSuchProcess => CCopy { bytes: 0, refused: true },
     };
     // SAFETY: the caller gives a writable struct.
-    unsafe { copy.write(goes_on) };
+    unsafe { copy.write(going_on) };
     counter_of(answer.outcome)
 }
 
@@ -203,7 +201,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
 pub unsafe extern "C" fn mpu_rs_event(bytes: *mut u8, len: u32, view: *const c_void) -> u32 {
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
-    counter_of(mpu_core::event_going_out(bytes, &View(view)))
+    counter_of(mpu_core::translate_event(bytes, &View(view)))
 }
 
 /// Whether a translated call's parameters never passed the driver's copy functions.
@@ -223,7 +221,7 @@ pub extern "C" fn mpu_rs_reason(reason: u32) -> u32 {
     (Control::ALL.len() as u32).wrapping_add(reason)
 }
 
-/// Looks at a policy's rules, and keeps in `table` where they lie: the number of the first bad line, or 0.
+/// Parses a policy's rules, and stores their places in `table`. Returns the number of the first bad line, or 0.
 ///
 /// # Safety
 /// `table` is `MPU_POLICY_BYTES` of 4-byte aligned memory, the caller's alone; `rules` is `len` bytes that stay the same during the call.
@@ -238,8 +236,8 @@ pub unsafe extern "C" fn mpu_rs_policy_read(table: *mut Table, rules: *const u8,
     table.read(rules).err().map_or(0, |bad| bad.line)
 }
 
-/// What a caller whose cgroup has this path sees: `MPU_SEES_*` of kmod/mpu_core.h, and in `*depth` how many names lead to the
-/// group, if it sees one.
+/// The view of a caller in the cgroup with this path: `MPU_SEES_*` of kmod/mpu_core.h. For a group, sets `*depth` to its number of path
+/// components.
 ///
 /// # Safety
 /// `table` was filled by [`mpu_rs_policy_read`] with these `rules`, which are `len` bytes; `path` is `path_len` bytes; none
@@ -259,18 +257,17 @@ pub unsafe extern "C" fn mpu_rs_policy(
     let rules = unsafe { slice::from_raw_parts(rules, len as usize) };
     // SAFETY: `path` is `path_len` bytes.
     let path = unsafe { slice::from_raw_parts(path, path_len as usize) };
-    let (word, group) = match table.of(rules, path) {
+    let (sees, group_depth) = match table.of(rules, path) {
         Sees::Own => (SEES_OWN, 0),
         Sees::Group { depth } => (SEES_GROUP, depth),
         Sees::Host => (SEES_HOST, 0),
     };
     // SAFETY: the caller gives a writable u32.
-    unsafe { depth.write(group) };
-    word
+    unsafe { depth.write(group_depth) };
+    sees
 }
 
-/// A counter's name, `len` bytes without a terminator, and in `*passed` whether it counts a reason rather than a control.
-/// Null beyond the last counter.
+/// A counter's name, `len` bytes without a terminator; null beyond the last counter. Sets `*passed` if it counts a reason, not a control.
 ///
 /// # Safety
 /// `len` is a u32 and `passed` a bool, both the caller's alone.
@@ -299,7 +296,7 @@ fn reason_counter(reason: Reason) -> u32 {
     mpu_rs_reason(reason as u32)
 }
 
-/// mpu-core has no panic path, so nothing refers to this: `cargo xtask kmod` refuses an object in which it is left.
+/// Required by rustc, but never called: mpu-core has no panic path. `cargo xtask kmod` refuses an object that contains it.
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,13 +1,13 @@
 //! Accounts and limits the supervisor's processor time for each container.
 //!
-//! A worker thread serves one container only, so the kernel's clock of each thread is the measure. A thread pauses, with its call
-//! unanswered, while its container exceeds the budget. Other containers are not affected.
+//! A worker thread serves one container only, so the thread's CPU clock measures the container's cost. While a container exceeds its
+//! budget, its threads pause before they answer. Other containers are not affected.
 //!
-//! Page faults in a caller's memory are charged, too. For a page that the caller's program had never touched, the kernel charges
+//! Page faults in a caller's memory are charged, too. For a page that the caller's program never touched before, the kernel charges
 //! page tables (and a huge page) to our control group instead of the container's.
 //!
-//! Outside truth: getrusage(2) (`RUSAGE_THREAD`: faults count for the thread that touches, also in another's memory); clock_gettime(2), and for
-//! the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
+//! Source: getrusage(2) (`RUSAGE_THREAD`: a fault counts for the accessing thread, also in another process's memory);
+//! clock_gettime(2); for the clock of a thread, include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
 
 use crate::kernel::Tid;
 use crate::lock;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 /// The budget is an average over one second, in nanoseconds. A container can use up one window's budget at once.
 const WINDOW: u64 = 1_000_000_000;
 /// Charge for a page fault: 64 pages cost one second.
-const FAULT: Duration = Duration::from_micros(15_625);
-/// The budget is checked at least once in so many calls. A fast processor handles hundreds in one clock tick, and each may
-/// have caused a page fault.
-const CALLS: u32 = 16;
+const FAULT_COST: Duration = Duration::from_micros(15_625);
+/// The budget is checked at least once in this many calls. A fast processor handles hundreds of calls in one clock tick, and each
+/// may have caused a page fault.
+const CALLS_PER_CHECK: u32 = 16;
 /// Interval at which a paused thread reads the budget again.
 const RECHECK: Duration = Duration::from_millis(100);
 
@@ -31,7 +31,7 @@ const RECHECK: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     spent: Mutex<Spent>,
-    level: Mutex<Level>,
+    debt: Mutex<Debt>,
     paused: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// For this thread, which must also drop it.
+    /// Opens the side of the calling thread, which must also drop it.
     pub(crate) fn of_this_thread(account: Arc<Account>) -> Worker {
         let tid = Tid::of_this_thread();
         lock(&account.spent).threads.push(tid);
@@ -79,8 +79,8 @@ impl Worker {
         Worker {
             account,
             tid,
-            charged: own_time(),
-            faults: sys::own_faults(),
+            charged: thread_cpu_time(),
+            faults: sys::thread_page_faults(),
             pages: 0,
             clock_tick,
             calls: 0,
@@ -88,14 +88,14 @@ impl Worker {
         }
     }
 
-    /// Waits until the container is within its budget, in percent of one processor; 0 is no limit. Returns at once, with the debt
-    /// unpaid, if `is_needed` is false: no caller waits.
+    /// Waits until the container is within its budget of `percent` of one processor; 0 is no limit. If `is_needed` is false, no caller
+    /// waits: then it returns at once and keeps the debt.
     ///
-    /// Reads the thread's clock, a system call, only once in a tick of the coarse clock or in [`CALLS`] calls.
-    pub(crate) fn keep_within(&mut self, percent: &AtomicU32, is_needed: impl Fn() -> bool) {
+    /// Reads the thread's clock, a system call, only once in a tick of the coarse clock or in [`CALLS_PER_CHECK`] calls.
+    pub(crate) fn wait_for_budget(&mut self, percent: &AtomicU32, is_needed: impl Fn() -> bool) {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         self.calls += 1;
-        if now == self.clock_tick && self.calls < CALLS {
+        if now == self.clock_tick && self.calls < CALLS_PER_CHECK {
             return;
         }
         (self.clock_tick, self.calls) = (now, 0);
@@ -103,7 +103,7 @@ impl Worker {
         loop {
             let began = Instant::now();
             self.percent = percent.load(Relaxed);
-            let released = lock(&self.account.level).charge(charge, self.percent);
+            let released = lock(&self.account.debt).charge(charge, self.percent);
             if released.is_zero() || !is_needed() {
                 return;
             }
@@ -115,25 +115,25 @@ impl Worker {
 
     /// Time and page faults since the last call of this function.
     fn charge(&mut self) -> Duration {
-        self.before_translating();
-        let spent = own_time();
-        let price = FAULT.saturating_mul(u32::try_from(std::mem::take(&mut self.pages)).unwrap_or(u32::MAX));
-        let charge = spent.saturating_sub(self.charged).saturating_add(price);
+        self.charge_faults();
+        let spent = thread_cpu_time();
+        let fault_cost = FAULT_COST.saturating_mul(u32::try_from(std::mem::take(&mut self.pages)).unwrap_or(u32::MAX));
+        let charge = spent.saturating_sub(self.charged).saturating_add(fault_cost);
         self.charged = spent;
         charge
     }
 
-    /// Charges all page faults since the last count. A thread that only passes calls on faults in callers' memory only.
-    pub(crate) fn before_translating(&mut self) {
-        let faults = sys::own_faults();
+    /// Charges all page faults since the last count. Between translations a thread faults in callers' memory only.
+    pub(crate) fn charge_faults(&mut self) {
+        let faults = sys::thread_page_faults();
         self.pages = self.pages.saturating_add(faults.saturating_sub(self.faults));
         self.faults = faults;
     }
 
-    /// Charges `brought` of the translation's page faults. The others are in our own memory.
-    pub(crate) fn after_translating(&mut self, pages_brought_in: u64) {
-        self.pages = self.pages.saturating_add(pages_brought_in);
-        self.faults = sys::own_faults();
+    /// Charges `caller_faults` of a translation's page faults. The others are in our own memory.
+    pub(crate) fn charge_caller_faults(&mut self, caller_faults: u64) {
+        self.pages = self.pages.saturating_add(caller_faults);
+        self.faults = sys::thread_page_faults();
     }
 }
 
@@ -142,28 +142,28 @@ impl Drop for Worker {
         // The last call came after the last check of the budget.
         if self.percent != 0 {
             let charge = self.charge();
-            lock(&self.account.level).charge(charge, self.percent);
+            lock(&self.account.debt).charge(charge, self.percent);
         }
         let mut spent = lock(&self.account.spent);
         spent.threads.retain(|tid| *tid != self.tid);
-        spent.before += own_time();
+        spent.before += thread_cpu_time();
     }
 }
 
 /// Processor time of this thread.
-pub(crate) fn own_time() -> Duration {
+pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Processor time used beyond what the budget has granted since, in nanoseconds.
 #[derive(Debug, Default)]
-struct Level {
-    debt: u64,
+struct Debt {
+    nanos: u64,
     at: Option<Instant>,
 }
 
-impl Level {
+impl Debt {
     /// Adds a charge. Returns the time to wait until the container is within the budget.
     fn charge(&mut self, charge: Duration, percent: u32) -> Duration {
         self.charge_at(charge, Instant::now(), percent)
@@ -171,14 +171,14 @@ impl Level {
 
     fn charge_at(&mut self, charge: Duration, now: Instant, percent: u32) -> Duration {
         let Some(budget) = std::num::NonZeroU64::new(percent.into()) else {
-            *self = Level::default();
+            *self = Debt::default();
             return Duration::ZERO;
         };
         let passed = now.saturating_duration_since(self.at.unwrap_or(now)).as_nanos() as u64;
         self.at = Some(now);
-        self.debt = self.debt.saturating_sub(passed.saturating_mul(budget.get()) / 100);
-        self.debt = self.debt.saturating_add(charge.as_nanos() as u64);
-        let excess = self.debt.saturating_sub(WINDOW.saturating_mul(budget.get()) / 100);
+        self.nanos = self.nanos.saturating_sub(passed.saturating_mul(budget.get()) / 100);
+        self.nanos = self.nanos.saturating_add(charge.as_nanos() as u64);
+        let excess = self.nanos.saturating_sub(WINDOW.saturating_mul(budget.get()) / 100);
         Duration::from_nanos(excess.saturating_mul(100) / budget)
     }
 }
@@ -190,15 +190,15 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn burn(time: Duration) {
-        let end = own_time() + time;
-        while own_time() < end {}
+        let end = thread_cpu_time() + time;
+        while thread_cpu_time() < end {}
     }
 
     #[test]
     fn charge_beyond_budget_returns_wait() {
-        let (mut level, began) = (Level::default(), Instant::now());
+        let (mut debt, began) = (Debt::default(), Instant::now());
         let mut charge = |millis: u64, at: u64, percent| {
-            level.charge_at(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
+            debt.charge_at(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
         };
         assert_eq!(charge(1000, 0, 100), 0, "a second of one processor can be had at once");
         assert_eq!(charge(100, 0, 100), 100);
@@ -212,31 +212,31 @@ mod tests {
     #[test]
     fn only_callers_page_faults_are_charged() {
         let mut worker = Worker::of_this_thread(Arc::default());
-        worker.before_translating();
+        worker.charge_faults();
         worker.pages = 0;
         let own = vec![1u8; 8 << 20];
-        worker.after_translating(3);
+        worker.charge_caller_faults(3);
         assert_eq!((worker.pages, own[1 << 20]), (3, 1));
         let callers = vec![1u8; 8 << 20];
-        worker.before_translating();
+        worker.charge_faults();
         assert!(worker.pages > 3 && callers[1 << 20] == 1, "faults between translations are the callers'");
-        let price = FAULT * u32::try_from(worker.pages).expect("not so many");
-        assert!(worker.charge() >= price && worker.pages == 0);
+        let fault_cost = FAULT_COST * u32::try_from(worker.pages).expect("not so many");
+        assert!(worker.charge() >= fault_cost && worker.pages == 0);
     }
 
     #[test]
-    fn two_processors_worth_of_calls_come_to_budget() {
-        let (mut level, began) = (Level::default(), Instant::now());
+    fn two_busy_threads_are_limited_to_budget() {
+        let (mut debt, began) = (Debt::default(), Instant::now());
         // Two threads that pause only for the budget, for ten seconds in steps of four milliseconds.
-        let (mut debt, mut free) = (Duration::ZERO, [began; 2]);
+        let (mut used, mut free) = (Duration::ZERO, [began; 2]);
         let step = Duration::from_millis(4);
         for now in (0..2500).map(|tick| began + tick * step) {
             for thread in free.iter_mut().filter(|free| **free <= now) {
-                debt += step;
-                *thread = now + step + level.charge_at(step, now + step, 100);
+                used += step;
+                *thread = now + step + debt.charge_at(step, now + step, 100);
             }
         }
-        assert!(debt > 10 * SECOND && debt < 11 * SECOND + 4 * step, "{debt:?}");
+        assert!(used > 10 * SECOND && used < 11 * SECOND + 4 * step, "{used:?}");
     }
 
     #[test]
@@ -249,9 +249,9 @@ mod tests {
             move || {
                 let _worker = Worker::of_this_thread(account);
                 burn(Duration::from_millis(40));
-                let _ = sender.send(own_time());
+                let _ = sender.send(thread_cpu_time());
                 let _ = released.recv();
-                let resumed = own_time();
+                let resumed = thread_cpu_time();
                 burn(Duration::from_millis(20));
                 resumed
             }
@@ -274,15 +274,15 @@ mod tests {
         let mut worker = Worker::of_this_thread(account.clone());
         let tick = || std::thread::sleep(Duration::from_millis(12));
         burn(Duration::from_millis(30));
-        worker.keep_within(&percent, || true);
+        worker.wait_for_budget(&percent, || true);
         assert_eq!(account.paused(), Duration::ZERO, "there is no limit");
         percent.store(1, Relaxed);
-        let began = own_time();
+        let began = thread_cpu_time();
         burn(Duration::from_millis(11));
         tick();
-        // One millisecond beyond the ten: a hundred to wait, and for what the machine took beyond that.
-        worker.keep_within(&percent, || true);
-        let (paused, used) = (account.paused(), own_time() - began);
+        // One millisecond above the budget of ten: a wait of a hundred milliseconds, or more on a slow machine.
+        worker.wait_for_budget(&percent, || true);
+        let (paused, used) = (account.paused(), thread_cpu_time() - began);
         assert!(paused >= Duration::from_millis(100) && paused < 100 * used + 2 * SECOND, "{paused:?}, {used:?}");
         burn(Duration::from_millis(200));
         tick();
@@ -292,7 +292,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(50));
                 percent.store(0, Relaxed);
             });
-            worker.keep_within(&percent, || true);
+            worker.wait_for_budget(&percent, || true);
         });
         assert!(began.elapsed() < Duration::from_secs(15), "the limit was taken away: {:?}", began.elapsed());
     }

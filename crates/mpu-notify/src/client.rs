@@ -24,7 +24,7 @@ pub struct State {
     /// `armed`, or `retired`: calls continue untranslated and no new container is taken.
     pub state: Phase,
     pub pid: HostPid,
-    /// Start of the first supervisor of those that took over from each other, in seconds since 1970.
+    /// Start of the first supervisor in this chain of successors, in seconds since 1970.
     pub since: u64,
     /// How many times a new supervisor replaced one that had died.
     #[serde(default)]

@@ -29,7 +29,7 @@ const BYTES: usize = 4096;
 
 const HOUR: u64 = 3600;
 
-/// Counters since the first supervisor of those that took over from each other.
+/// Counters since the start of the first supervisor in this chain of successors.
 #[derive(Debug)]
 pub(crate) struct Counters {
     numbers: &'static [AtomicU64],
@@ -51,7 +51,7 @@ impl Counters {
         if file.metadata()?.len() < BYTES as u64 {
             ftruncate(file, BYTES as u64)?;
         }
-        let numbers = sys::shared_numbers(file, END)?;
+        let numbers = sys::map_atomics(file, END)?;
         let counters = Counters { numbers, inside: AtomicU64::new(0) };
         if counters.numbers[LAYOUT_HASH].swap(layout_hash(), Relaxed) != layout_hash() {
             // Written by a version with other counters.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_fit() {
+    fn counters_fit_in_file() {
         assert!(END * size_of::<u64>() <= BYTES && RECENT_END <= FIRST_COUNTER);
     }
 }

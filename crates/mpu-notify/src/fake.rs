@@ -73,13 +73,13 @@ fn answer(listener: &UnixListener, state: &Mutex<State>, commands: &Mutex<Vec<St
     let mut request = String::new();
     stream.read_to_string(&mut request).expect("a request");
     let mut state = state.lock().expect("ours");
-    let (word, rest) = request.split_once('\n').unwrap_or((&request, ""));
-    if word == "state" {
+    let (command, rest) = request.split_once('\n').unwrap_or((&request, ""));
+    if command == "state" {
         let _ = stream.write_all(serde_json::to_string(&*state).expect("JSON").as_bytes());
         return true;
     }
     commands.lock().expect("ours").push(request.clone());
-    match word {
+    match command {
         "retire" => state.state = Phase::Retired,
         "resume" => state.state = Phase::Armed,
         "policy" => state.policy = rest.lines().map(str::to_string).collect(),

@@ -35,11 +35,11 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
-    /// `7f5c1000-7f5c2000 rw-p …`
+    /// Parses a line such as `7f5c1000-7f5c2000 rw-p …`.
     pub(crate) fn parse(line: &str) -> Option<Mapping> {
-        let mut words = line.split(' ');
-        let (start, end) = words.next()?.split_once('-')?;
-        let rights = words.next()?;
+        let mut fields = line.split(' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let rights = fields.next()?;
         Some(Mapping {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,

@@ -1,4 +1,4 @@
-//! The notify engine: MPU in user space, for hosts whose kernel takes no module.
+//! The notify engine: MPU in user space, for hosts that cannot load the kernel module.
 //!
 //! A seccomp filter in the container sends the driver's controls and events to a supervisor in the host's PID namespace. The
 //! supervisor calls the driver and gives the caller a translated answer (docs/notify.md). `mpu-container`, `mpu nri` or `mpu run`
@@ -29,7 +29,7 @@ pub mod systemd;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Only tests unwind: a release aborts, and its keeper starts it again.
+/// A poisoned lock occurs in tests only: a release build aborts at a panic, and its keeper restarts it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

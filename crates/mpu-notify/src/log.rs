@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 /// No tool rotates a file in /run, which is the host's memory.
-const LONGEST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 
 /// Writes a line to standard error. Ignores errors: a full disk must not stop the supervisor.
 pub(crate) fn write(line: Arguments<'_>) {
@@ -22,14 +22,14 @@ pub(crate) fn write(line: Arguments<'_>) {
 
 /// Empties the file if it is the one at this path, not a file of the administrator's choice.
 fn empty_if_long(file: &File, path: &Path) {
-    if file.metadata().is_ok_and(|of| of.len() > LONGEST) && is_at(file, path) {
+    if file.metadata().is_ok_and(|metadata| metadata.len() > MAX_SIZE) && is_at(file, path) {
         let _ = file.set_len(0);
     }
 }
 
 macro_rules! log {
-    ($($words:tt)+) => {
-        $crate::log::write(format_args!($($words)+))
+    ($($arguments:tt)+) => {
+        $crate::log::write(format_args!($($arguments)+))
     };
 }
 pub(crate) use log;
@@ -48,9 +48,9 @@ mod tests {
             empty_if_long(&file, &log);
             assert_eq!(file.metadata().expect("its length").len(), expected, "{path:?} with {length} bytes");
         };
-        check(&other, LONGEST + 1, LONGEST + 1);
-        check(&log, LONGEST, LONGEST);
-        check(&log, LONGEST + 1, 0);
+        check(&other, MAX_SIZE + 1, MAX_SIZE + 1);
+        check(&log, MAX_SIZE, MAX_SIZE);
+        check(&log, MAX_SIZE + 1, 0);
         File::options().append(true).open(&log).expect("there").write_all(b"next").expect("written");
         assert_eq!(std::fs::read(&log).expect("there"), b"next");
     }

@@ -50,9 +50,9 @@ pub struct SupervisorOptions {
 #[derive(Debug)]
 pub enum Raised {
     Started(State),
-    /// A retired one takes containers again.
+    /// A retired one accepts containers again.
     Resumed(State),
-    /// One of another version, given here, has been replaced.
+    /// It replaced one of the given version.
     Replaced(State, String),
     Already(State),
 }
@@ -81,19 +81,19 @@ impl Lowered {
 
 /// Why this host cannot run the engine; none if it can.
 pub fn unfit(host: &Host) -> Option<NotifyError> {
-    let lacks = |what: String| Some(NotifyError::NoListeners { source: io::Error::other(what) });
+    let no_listeners = |reason: String| Some(NotifyError::NoListeners { source: io::Error::other(reason) });
     let release = host.release().unwrap_or_default();
     if kernel_release::numbers(&release).get(..2) < Some(&OLDEST_KERNEL) {
-        return lacks(format!("kernel {release} is older than 5.9"));
+        return no_listeners(format!("kernel {release} is older than 5.9"));
     }
     // Exists from Linux 4.14 on if the kernel has seccomp (Documentation/userspace-api/seccomp_filter.rst, Sysctls).
     let actions = host.text("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
     if !actions.split_whitespace().any(|action| action == "user_notif") {
-        return lacks("it has no action user_notif".to_string());
+        return no_listeners("it has no action user_notif".to_string());
     }
     // Documentation/admin-guide/LSM/Yama.rst: no process may attach until the next boot.
     if host.text("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
-        return lacks("it lets no process read another's memory (kernel.yama.ptrace_scope = 3)".to_string());
+        return no_listeners("it lets no process read another's memory (kernel.yama.ptrace_scope = 3)".to_string());
     }
     (!host.in_init_pid_namespace()).then_some(NotifyError::NotOnHost)
 }
@@ -132,7 +132,7 @@ pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
             Ok(Some(state)) => containers = state.containers.len(),
             Ok(None) => return Ok(Some(Lowered::Ended)),
             Err(error) if has_ended(&error) => return Ok(Some(Lowered::Ended)),
-            // It is slow. It answers later, or stays.
+            // It is slow, so its state is unknown for now.
             Err(NotifyError::NoAnswer { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -145,7 +145,7 @@ fn is_retired(state: &State) -> bool {
     state.state == Phase::Retired
 }
 
-/// Whether the supervisor ended during the request. One that is only slow lives on.
+/// Whether the supervisor ended during the request. A slow supervisor has not ended.
 fn has_ended(error: &NotifyError) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error, NotifyError::NoAnswer { source }
@@ -224,7 +224,7 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
 
 /// Whether systemd runs and has the unit.
 pub fn systemd_has_unit(host: &Host) -> bool {
-    systemd::has(host, UNIT)
+    systemd::has_unit(host, UNIT)
 }
 
 /// Starts a keeper that outlives us.
@@ -237,7 +237,7 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
     let opened = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let opened = opened.and_then(|()| OpenOptions::new().create(true).append(true).mode(0o600).open(&log));
     let log = opened.map_err(|source| NotifyError::File { path: log, source })?;
-    mpu_host::own::keep_descriptors_from_children();
+    mpu_host::sys::keep_descriptors_from_children();
     let mut command = Command::new(program);
     command.args(["notify", "hold"]).current_dir("/").stdin(Stdio::null());
     // Its log is the file: no journal adds the time.
@@ -249,7 +249,7 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
 fn last_log_line(host: &Host) -> String {
     let log = fs::read(host.at(LOG)).unwrap_or_default();
     match String::from_utf8_lossy(&log).lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-        Some(words) => format!("\"{words}\"; {LOG} has the rest"),
+        Some(line) => format!("\"{line}\"; {LOG} has the rest"),
         None => format!("it wrote nothing to {LOG}"),
     }
 }

@@ -4,7 +4,7 @@
 
 use super::error::NotifyError;
 use super::{LISTENER_SOCKET, RETIRED};
-use crate::caller::numbers::Lookup;
+use crate::caller::pid_lookup::Lookup;
 use crate::filter;
 use crate::listener::message;
 use crate::setting::Setting;
@@ -70,7 +70,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     // A thread of its own, because all its later children are in the new namespace. It waits, because its end would signal the child
     // (PR_SET_PDEATHSIG).
     let waiter = std::thread::spawn(move || {
-        let child = mpu_host::own::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
+        let child = mpu_host::sys::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
         // Closes our copy of the child's end of the socket.
         drop(init);
         let mut child = child.map_err(|source| NotifyError::Namespace { source })?;
@@ -79,7 +79,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     });
     let wait = || waiter.join().unwrap_or_else(|_| Err(failed(io::Error::other("the thread that waits failed"))));
     let Ok(pid) = pid_receiver.recv() else {
-        return Ok(code_of(wait()?));
+        return Ok(exit_code(wait()?));
     };
     let registry = match supervise(host, &own_end) {
         Ok(registry) => registry,
@@ -92,7 +92,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     std::thread::spawn(move || forward(&mut signals, pid));
     let status = wait()?;
     drop(registry);
-    Ok(code_of(status))
+    Ok(exit_code(status))
 }
 
 /// Receives the child's listener. Without a supervisor, this process answers it.
@@ -111,7 +111,7 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;
             let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
             registry.add(new.listener, &new.container).map_err(failed)?;
-            if registry.start_waiting() {
+            if registry.retry_pending() {
                 return Err(failed(io::Error::from_raw_os_error(libc::EAGAIN)));
             }
             Some(registry)
@@ -127,7 +127,7 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
 /// If the socket does not accept the listener, or supervisors died [`MAX_HAND_OVERS`] times before they had stored it.
 pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
     let deadline = Instant::now() + RECEIPT_TIMEOUT;
-    let mut lost = io::Error::from(io::ErrorKind::ConnectionReset);
+    let mut last_error = io::Error::from(io::ErrorKind::ConnectionReset);
     for _ in 0..MAX_HAND_OVERS {
         if host.at(RETIRED).exists() {
             return Ok(false);
@@ -143,9 +143,9 @@ pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
             Err(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {}
             Err(_) => return sent.map(|()| true),
         }
-        lost = sent.err().unwrap_or(lost);
+        last_error = sent.err().unwrap_or(last_error);
     }
-    Err(lost)
+    Err(last_error)
 }
 
 /// Waits until the supervisor has read the message, or `deadline`. It reads the message once the listener is stored.
@@ -207,9 +207,9 @@ pub fn install_filter(stream: &mut UnixStream) -> io::Result<()> {
     let listener = filter::listen()?;
     send(stream, listener.as_fd())?;
     drop(listener);
-    let mut word = [0];
-    stream.read_exact(&mut word)?;
-    if word != [SUPERVISED] {
+    let mut byte = [0];
+    stream.read_exact(&mut byte)?;
+    if byte != [SUPERVISED] {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(())
@@ -270,7 +270,7 @@ fn reap(command: Pid) -> io::Result<u8> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == command => {
-                return Ok(code_of(ExitStatus::from_raw(status.as_raw())));
+                return Ok(exit_code(ExitStatus::from_raw(status.as_raw())));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -287,7 +287,7 @@ fn forward(signals: &mut SignalsInfo<WithOrigin>, to: Pid) {
     }
 }
 
-fn code_of(status: ExitStatus) -> u8 {
+fn exit_code(status: ExitStatus) -> u8 {
     let signal = status.signal().map(|signal| 128 + signal);
     status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
 }

@@ -1,7 +1,7 @@
 //! Settings shared by all threads of a supervisor. Root can change rules, budget and the retired state while it runs.
 
 use crate::caller::namespace::Namespace;
-use crate::caller::numbers::Lookup;
+use crate::caller::pid_lookup::Lookup;
 use crate::caller::proc_folder::field;
 use crate::caller::process::SharedProcesses;
 use crate::caller::rights::OwnRights;
@@ -28,7 +28,7 @@ pub struct Setting {
     pub(crate) processes: SharedProcesses,
     pub(crate) user_namespace: ((u64, u64), OwnedFd),
     pub(crate) own: OwnRights,
-    takes_x32: bool,
+    supports_x32: bool,
     rules: RwLock<Arc<Rules>>,
     /// One container's processor time, in percent of one processor; 0 is no limit.
     pub(crate) budget: AtomicU32,
@@ -52,7 +52,7 @@ impl Setting {
             processes: SharedProcesses::default(),
             user_namespace: own_user_namespace()?,
             own: OwnRights::of_now()?,
-            takes_x32: takes_x32(),
+            supports_x32: supports_x32(),
             rules: RwLock::new(Arc::new(rules)),
             budget: AtomicU32::new(budget),
             retired: AtomicBool::new(false),
@@ -61,13 +61,13 @@ impl Setting {
     }
 
     /// Whether the end of a listener's last process wakes NOTIF_RECV: from Linux 6.11 on, like the ioctls of [`Lookup::Kernel`].
-    pub(crate) fn wakes_receivers(&self) -> bool {
+    pub(crate) fn end_wakes_receivers(&self) -> bool {
         self.lookup == Lookup::Kernel
     }
 
     /// Whether the kernel does not support this x32 call. The filter runs before the kernel checks that.
-    pub(crate) fn kernel_lacks(&self, call: &seccomp_data) -> bool {
-        call.arch == NATIVE && call.nr & sys::X32 != 0 && !self.takes_x32
+    pub(crate) fn is_unsupported_x32(&self, call: &seccomp_data) -> bool {
+        call.arch == NATIVE && call.nr & sys::X32 != 0 && !self.supports_x32
     }
 
     pub(crate) fn lookup(&self) -> Lookup {
@@ -88,10 +88,10 @@ impl Setting {
 
 /// Whether the kernel supports x32 system calls, or may. A process under a filter cannot test it: the unit's `SystemCallArchitectures=`
 /// kills callers of x32.
-fn takes_x32() -> bool {
+fn supports_x32() -> bool {
     let is_filtered = |status: &str| field(status, "Seccomp") != Some("0");
     match std::fs::read_to_string("/proc/self/status") {
-        Ok(status) if !is_filtered(&status) => sys::takes_x32(),
+        Ok(status) if !is_filtered(&status) => sys::supports_x32(),
         // Debian's kernels have the parameter `syscall.x32`.
         _ => std::fs::read_to_string("/sys/module/syscall/parameters/x32")
             .map_or(true, |parameter| parameter.trim() != "N"),

@@ -1,7 +1,7 @@
 //! System calls without a safe wrapper, and the unsafe code of this crate: ioctls of listeners and namespaces, memory of callers,
 //! and our own memory that the driver cannot write beyond.
 //!
-//! Outside truth: Linux `include/uapi/linux/seccomp.h` and `nsfs.h`; seccomp_unotify(2), ioctl_ns(2).
+//! Source: Linux `include/uapi/linux/seccomp.h` and `nsfs.h`; seccomp_unotify(2), ioctl_ns(2).
 #![allow(unsafe_code)]
 
 use crate::kernel::Mapping;
@@ -23,7 +23,7 @@ pub(crate) use libc::{seccomp_data, seccomp_notif, sock_filter};
 const NOTIF_RECV: libc::c_ulong = 0xc050_2100;
 /// `_IOWR('!', 1, struct seccomp_notif_resp)`, 24 bytes.
 const NOTIF_SEND: libc::c_ulong = 0xc018_2101;
-/// `_IOW('!', 2, __u64)`; kernels before 5.17 know it as `_IOR`, which every later one takes, too.
+/// `_IOR('!', 2, __u64)`. Kernels from 5.17 on define it as `_IOW`, and accept this number, too.
 const NOTIF_ID_VALID: libc::c_ulong = 0x8008_2102;
 /// `_IOW('!', 4, __u64)`, Linux 6.6.
 const NOTIF_SET_FLAGS: libc::c_ulong = 0x4008_2104;
@@ -32,13 +32,13 @@ const SYNC_WAKE_UP: u64 = 1;
 
 /// `_IO(0xb7, 2)`: the parent of a PID namespace.
 const NS_GET_PARENT: libc::c_ulong = 0xb702;
-/// `_IOR(0xb7, 6, int)`, Linux 6.11: a thread's number there, in our namespace.
+/// `_IOR(0xb7, 6, int)`, Linux 6.11: the TID in our namespace for a TID in that namespace.
 const NS_GET_PID_FROM_PIDNS: libc::c_ulong = 0x8004_b706;
-/// `_IOR(0xb7, 7, int)`: likewise its process's.
+/// `_IOR(0xb7, 7, int)`: the PID of that thread's process in our namespace.
 const NS_GET_TGID_FROM_PIDNS: libc::c_ulong = 0x8004_b707;
-/// `_IOR(0xb7, 8, int)`: a thread's number here, in that namespace.
+/// `_IOR(0xb7, 8, int)`: the TID in that namespace for a TID in our namespace.
 const NS_GET_PID_IN_PIDNS: libc::c_ulong = 0x8004_b708;
-/// `_IOR(0xb7, 9, int)`: likewise its process's.
+/// `_IOR(0xb7, 9, int)`: the PID of that thread's process in that namespace.
 const NS_GET_TGID_IN_PIDNS: libc::c_ulong = 0x8004_b709;
 
 /// `_IOWR('F', 0x2a, 32 bytes)`: `NV_ESC_RM_CONTROL`.
@@ -47,7 +47,7 @@ const RM_CONTROL: libc::c_ulong = 0xc020_462a;
 /// `_IOWR('F', 0x52, 16 bytes)`: `NV_ESC_RM_GET_EVENT_DATA`.
 const RM_GET_EVENT_DATA: libc::c_ulong = 0xc010_4652;
 
-fn done(result: libc::c_int) -> io::Result<libc::c_int> {
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -60,7 +60,7 @@ pub(crate) fn listen(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result
     let flags = flags | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     // SAFETY: the kernel reads `len` instructions behind a pointer that outlives the call, and writes nothing.
     let fd = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
-    let fd = done(fd as libc::c_int)?;
+    let fd = check(fd as libc::c_int)?;
     // SAFETY: the kernel has just made this descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -71,7 +71,7 @@ pub(crate) fn listen(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result
 /// finds the notification there.
 pub(crate) fn receive(listener: BorrowedFd<'_>, notification: &mut seccomp_notif) -> io::Result<()> {
     // SAFETY: the kernel writes one `struct seccomp_notif`, which `notification` is.
-    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, ptr::from_mut(notification)) }).map(|_| ())
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, ptr::from_mut(notification)) }).map(|_| ())
 }
 
 /// The end of the caller's system call.
@@ -92,13 +92,13 @@ pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::R
     };
     let mut reply = libc::seccomp_notif_resp { id, val, error, flags };
     // SAFETY: the kernel reads one `struct seccomp_notif_resp`.
-    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND, &raw mut reply) }).map(|_| ())
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND, &raw mut reply) }).map(|_| ())
 }
 
 /// Whether the caller still waits for the answer, so its TID was not reused.
 pub(crate) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads one u64.
-    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID, &raw const id) }).is_ok()
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID, &raw const id) }).is_ok()
 }
 
 /// Lets the kernel run supervisor and caller on one CPU, which is faster. Kernels before 6.6 refuse.
@@ -109,10 +109,11 @@ pub(crate) fn set_sync_wakeup(listener: BorrowedFd<'_>) {
 
 /// Reads a caller's memory from `address` on; returns the number of bytes read.
 pub(crate) fn peek(tid: Tid, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
-    let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let there = libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: bytes.len() };
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: bytes.len() };
     // SAFETY: the kernel writes at most `iov_len` bytes to a slice that we borrow mutably; only the kernel uses the caller's address.
-    let read = unsafe { libc::process_vm_readv(tid.get() as libc::pid_t, &raw const here, 1, &raw const there, 1, 0) };
+    let read =
+        unsafe { libc::process_vm_readv(tid.get() as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
@@ -144,8 +145,8 @@ const VMA_WRITABLE: u64 = 2;
 /// The mapping of an address, by an open `/proc/TID/maps`. `ENOTTY` before Linux 6.11.
 pub(crate) fn mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<Option<Mapping>> {
     let mut query = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
-    // SAFETY: the kernel reads and writes one `struct procmap_query`, which is as long as it says; it asks for no name.
-    match done(unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) }) {
+    // SAFETY: the kernel reads and writes one `struct procmap_query` of the size in its first field. No name is requested.
+    match check(unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) }) {
         Ok(_) => Ok(Some(Mapping {
             start: query.vma_start,
             end: query.vma_end,
@@ -187,8 +188,8 @@ pub(crate) struct Info {
 /// Facts of a pidfd's thread; none before Linux 6.13, and after its end.
 pub(crate) fn info(pidfd: BorrowedFd<'_>) -> Option<Info> {
     let mut info = PidfdInfo { mask: PID_AND_CREDS, ..Default::default() };
-    // SAFETY: the kernel reads and writes one `struct pidfd_info`, as long as the request's number says.
-    done(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) }).ok()?;
+    // SAFETY: the kernel reads and writes one `struct pidfd_info` of the size in the request number.
+    check(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) }).ok()?;
     let is_complete = info.mask & PID_AND_CREDS == PID_AND_CREDS;
     is_complete.then_some(Info { pid: info.pid, tgid: info.tgid, ids: info.ids })
 }
@@ -196,28 +197,28 @@ pub(crate) fn info(pidfd: BorrowedFd<'_>) -> Option<Info> {
 /// The parent of a PID namespace.
 pub(crate) fn parent(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the request takes no argument.
-    let fd = done(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) })?;
+    let fd = check(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) })?;
     // SAFETY: the kernel has just made this descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn number(namespace: BorrowedFd<'_>, request: libc::c_ulong, number: u32) -> io::Result<u32> {
+fn translate_pid(namespace: BorrowedFd<'_>, request: libc::c_ulong, number: u32) -> io::Result<u32> {
     // SAFETY: the request takes a number by value and returns one.
-    done(unsafe { libc::ioctl(namespace.as_raw_fd(), request, libc::c_ulong::from(number)) }).map(|n| n as u32)
+    check(unsafe { libc::ioctl(namespace.as_raw_fd(), request, libc::c_ulong::from(number)) }).map(|n| n as u32)
 }
 
 /// The PID in `namespace` of a process of our namespace; `ESRCH` if it has none there, or if `pid` is a thread's. `ENOTTY` before
 /// Linux 6.11.
 pub(crate) fn view_of(namespace: BorrowedFd<'_>, pid: HostPid) -> io::Result<Option<ViewPid>> {
-    let process = number(namespace, NS_GET_TGID_IN_PIDNS, pid.get())?;
-    let thread = number(namespace, NS_GET_PID_IN_PIDNS, pid.get())?;
+    let process = translate_pid(namespace, NS_GET_TGID_IN_PIDNS, pid.get())?;
+    let thread = translate_pid(namespace, NS_GET_PID_IN_PIDNS, pid.get())?;
     Ok(ViewPid::new(process).filter(|_| process == thread))
 }
 
 /// The PID in our namespace of a process of `namespace`, with the same errors.
 pub(crate) fn host_of(namespace: BorrowedFd<'_>, pid: ViewPid) -> io::Result<Option<HostPid>> {
-    let process = number(namespace, NS_GET_TGID_FROM_PIDNS, pid.get())?;
-    let thread = number(namespace, NS_GET_PID_FROM_PIDNS, pid.get())?;
+    let process = translate_pid(namespace, NS_GET_TGID_FROM_PIDNS, pid.get())?;
+    let thread = translate_pid(namespace, NS_GET_PID_FROM_PIDNS, pid.get())?;
     Ok(HostPid::new(process).filter(|_| process == thread))
 }
 
@@ -225,44 +226,48 @@ pub(crate) fn host_of(namespace: BorrowedFd<'_>, pid: ViewPid) -> io::Result<Opt
 pub(crate) fn rm_control(
     driver: BorrowedFd<'_>,
     block: &mut [u8; 32],
-    params: &mut Fenced,
+    params: &mut GuardedBuffer,
     size: usize,
-    _inner: Option<&mut Fenced>,
+    _inner: Option<&mut GuardedBuffer>,
 ) -> io::Result<i32> {
     block[16..24].copy_from_slice(&params.address().to_ne_bytes());
-    block[24..28].copy_from_slice(&(size.min(FENCED) as u32).to_ne_bytes());
+    block[24..28].copy_from_slice(&(size.min(BUFFER_SIZE) as u32).to_ne_bytes());
     // SAFETY: the request's size is 32 bytes, which `block` is. The parameters and their pointers' targets are memory that we borrow
     // mutably. A driver that uses a longer length reaches a page that cannot be written.
-    done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
+    check(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
 /// Issues a control with parameters at an inaccessible address, of the size in `block`. Address 0 stays: the driver has its own error
 /// for it (rmapi/control.c, 515.43.04 to 580.95.05).
-pub(crate) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
+pub(crate) fn rm_control_unreadable(
+    driver: BorrowedFd<'_>,
+    block: &mut [u8; 32],
+    fenced: &GuardedBuffer,
+) -> io::Result<i32> {
     if block[16..24] != [0; 8] {
-        block[16..24].copy_from_slice(&(fenced.address() + FENCED as u64).to_ne_bytes());
+        block[16..24].copy_from_slice(&(fenced.address() + BUFFER_SIZE as u64).to_ne_bytes());
     }
     // SAFETY: the request's size is 32 bytes, which `block` is. The parameters begin at our PROT_NONE page, or at address 0, where nothing
     // is mapped: the driver's copy fails at its first byte.
-    done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
+    check(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
 /// Fetches an event of this open file into the last bytes of `fenced`, and writes the address into `block`. A driver with longer events
 /// reaches the page that cannot be written, and returns the status of an invalid address.
-pub(crate) fn rm_event(driver: BorrowedFd<'_>, block: &mut [u8; 16], fenced: &mut Fenced) -> io::Result<i32> {
+pub(crate) fn rm_event(driver: BorrowedFd<'_>, block: &mut [u8; 16], fenced: &mut GuardedBuffer) -> io::Result<i32> {
     let event = fenced.last(mpu_abi::event::SIZE);
     event.fill(0);
     block[..8].copy_from_slice(&(event.as_ptr() as u64).to_ne_bytes());
     // SAFETY: the request's size is 16 bytes, which `block` is. The event goes to memory that we borrow mutably and that ends at a page
     // that cannot be written.
-    done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_GET_EVENT_DATA, block.as_mut_ptr()) })
+    check(unsafe { libc::ioctl(driver.as_raw_fd(), RM_GET_EVENT_DATA, block.as_mut_ptr()) })
 }
 
 /// Set in the number of an x32 system call (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
 pub(crate) const X32: libc::c_int = 0x4000_0000;
 
 /// Whether the kernel supports x32 system calls. The process must have no filter, which could kill it for the attempt.
-pub(crate) fn takes_x32() -> bool {
+pub(crate) fn supports_x32() -> bool {
     // SAFETY: getpid(2) takes no argument and touches no memory, by whichever number it is called.
     unsafe { libc::syscall(libc::c_long::from(X32) | libc::SYS_getpid) >= 0 }
 }
@@ -273,12 +278,12 @@ pub(crate) fn thread_time(tid: Tid) -> io::Result<Duration> {
     let clock = (!(tid.get() as libc::clockid_t)) << 3 | 4 | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one `struct timespec`, ours.
-    done(unsafe { libc::clock_gettime(clock, &raw mut time) })?;
+    check(unsafe { libc::clock_gettime(clock, &raw mut time) })?;
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 /// Page faults that this thread caused in its own memory and other processes'.
-pub(crate) fn own_faults() -> u64 {
+pub(crate) fn thread_page_faults() -> u64 {
     // SAFETY: a `struct rusage` is numbers only, all of which may be 0.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `struct rusage`, ours.
@@ -289,7 +294,7 @@ pub(crate) fn own_faults() -> u64 {
 /// Gives this process a mount namespace of its own.
 pub(crate) fn unshare_mounts() -> io::Result<()> {
     // SAFETY: takes a flag word and touches no memory.
-    done(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(|_| ())
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(|_| ())
 }
 
 /// A descriptor that this process inherited from its parent and that has no other owner here.
@@ -298,30 +303,30 @@ pub(crate) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// Size of a [`Fenced`] in bytes: the driver's limit for one copy (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h), so it refuses
-/// anything longer. Only used pages take memory.
-pub(crate) const FENCED: usize = 1 << 20;
+/// Size of a [`GuardedBuffer`] in bytes: the driver's limit for one copy (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h). The driver
+/// refuses anything longer. Only used pages take memory.
+pub(crate) const BUFFER_SIZE: usize = 1 << 20;
 
 /// Memory for the driver, followed by the same size of inaccessible memory.
-pub(crate) struct Fenced {
+pub(crate) struct GuardedBuffer {
     base: *mut u8,
 }
 
 // SAFETY: the memory is this value's alone, so it goes where the value goes.
-unsafe impl Send for Fenced {}
+unsafe impl Send for GuardedBuffer {}
 
-impl Fenced {
+impl GuardedBuffer {
     /// Maps the memory, which uses no pages before its first access.
-    pub(crate) fn new() -> io::Result<Fenced> {
+    pub(crate) fn new() -> io::Result<GuardedBuffer> {
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(ptr::null_mut(), 2 * FENCED, libc::PROT_NONE, private, -1, 0) };
+        let base = unsafe { libc::mmap(ptr::null_mut(), 2 * BUFFER_SIZE, libc::PROT_NONE, private, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let fenced = Fenced { base: base.cast() };
+        let fenced = GuardedBuffer { base: base.cast() };
         // SAFETY: the first half of the mapping just made, to which no other reference exists.
-        done(unsafe { libc::mprotect(base, FENCED, libc::PROT_READ | libc::PROT_WRITE) })?;
+        check(unsafe { libc::mprotect(base, BUFFER_SIZE, libc::PROT_READ | libc::PROT_WRITE) })?;
         Ok(fenced)
     }
 
@@ -333,26 +338,26 @@ impl Fenced {
     /// The first `len` bytes, or all of them if there are fewer.
     pub(crate) fn bytes(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: these bytes are mapped readable and writable, were zero at first, and are borrowed through `self` only.
-        unsafe { std::slice::from_raw_parts_mut(self.base, len.min(FENCED)) }
+        unsafe { std::slice::from_raw_parts_mut(self.base, len.min(BUFFER_SIZE)) }
     }
 
     /// The last `len` bytes before the page that cannot be written, or all of them if there are fewer.
     pub(crate) fn last(&mut self, len: usize) -> &mut [u8] {
-        let all = self.bytes(FENCED);
+        let all = self.bytes(BUFFER_SIZE);
         let at = all.len().saturating_sub(len);
         &mut all[at..]
     }
 }
 
-impl Drop for Fenced {
+impl Drop for GuardedBuffer {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and no slice of it can exist any more.
-        unsafe { libc::munmap(self.base.cast(), 2 * FENCED) };
+        unsafe { libc::munmap(self.base.cast(), 2 * BUFFER_SIZE) };
     }
 }
 
-/// Maps numbers in a file for the process's life. The file must be long enough, and no process may shorten it.
-pub(crate) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
+/// Maps `count` numbers of a file until this process ends. The file must be long enough, and no process may shorten it.
+pub(crate) fn map_atomics(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
     let (len, read_write) = (count * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
     let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };

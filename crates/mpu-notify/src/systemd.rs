@@ -12,12 +12,12 @@ const FOLDERS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
 
 /// The limit for a request that systemd only queues.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-const LONGEST_MESSAGE: u64 = 1 << 16;
+const MAX_OUTPUT: u64 = 1 << 16;
 
 /// Whether systemd runs and has the unit.
-pub fn has(host: &Host, unit: &str) -> bool {
+pub fn has_unit(host: &Host, unit: &str) -> bool {
     let has = |folder: &&str| host.at(folder).join(unit).is_file();
     host.at("/run/systemd/system").is_dir() && host.tool("systemctl").is_some() && FOLDERS.iter().any(has)
 }
@@ -31,7 +31,7 @@ pub fn start(host: &Host, unit: &str) -> Result<(), NotifyError> {
     let what = format!("systemctl {}", arguments.join(" "));
     let missing = || NotifyError::Start { what: what.clone(), source: io::ErrorKind::NotFound.into() };
     let program = host.tool("systemctl").ok_or_else(missing)?;
-    let output = child::run(Command::new(program).args(arguments).stdin(Stdio::null()), PATIENCE, LONGEST_MESSAGE);
+    let output = child::run(Command::new(program).args(arguments).stdin(Stdio::null()), TIMEOUT, MAX_OUTPUT);
     let output = output.map_err(|source| NotifyError::Start { what: what.clone(), source })?;
     match output.status {
         Some(status) if status.success() => Ok(()),

@@ -44,12 +44,12 @@ pub fn run(command: &mut Command, timeout: Duration, limit: u64) -> io::Result<O
     let (out, err) = (file()?, file()?);
     let mut child = command.stdout(out.try_clone()?).stderr(err.try_clone()?).process_group(0).spawn()?;
     let deadline = Instant::now() + timeout;
-    let is_over = |file: &File| file.metadata().is_ok_and(|of| of.len() > limit);
+    let exceeds_limit = |file: &File| file.metadata().is_ok_and(|metadata| metadata.len() > limit);
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break Some(status);
         }
-        if Instant::now() >= deadline || is_over(&out) || is_over(&err) {
+        if Instant::now() >= deadline || exceeds_limit(&out) || exceeds_limit(&err) {
             // Before `wait`, so the kernel has not reused the group's number.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             // It may have left its group.
@@ -60,13 +60,13 @@ pub fn run(command: &mut Command, timeout: Duration, limit: u64) -> io::Result<O
         thread::sleep(PAUSE);
     };
     // It may have printed too much and ended between two checks.
-    let status = status.filter(|_| !is_over(&out) && !is_over(&err));
-    let printed = |mut file: File| {
+    let status = status.filter(|_| !exceeds_limit(&out) && !exceeds_limit(&err));
+    let read_back = |mut file: File| {
         let mut bytes = Vec::new();
         file.rewind()?;
         file.take(limit).read_to_end(&mut bytes).map(|_| bytes)
     };
-    Ok(Output { status, stdout: printed(out)?, stderr: printed(err)? })
+    Ok(Output { status, stdout: read_back(out)?, stderr: read_back(err)? })
 }
 
 #[cfg(test)]

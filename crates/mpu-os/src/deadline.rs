@@ -1,15 +1,15 @@
-//! Does work with a deadline.
+//! Runs a function with a timeout.
 
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Does work on a thread of its own; none if it takes longer. The kernel ends no system call for that: a late thread stays until its call
-/// returns or this process ends.
-pub fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Runs `work` on its own thread; none if it takes longer than `timeout`. A timeout cannot end a system call: a late thread stays until
+/// its call returns or this process ends.
+pub fn within<T: Send + 'static>(timeout: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(work())).ok()?;
-    receiver.recv_timeout(patience).ok()
+    receiver.recv_timeout(timeout).ok()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn block_devices_are_no_character_devices() {
+    fn block_devices_are_ignored() {
         let text = "Character devices:\n  1 mem\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n259 blkext\n";
         assert_eq!(character_majors(text).collect::<Vec<_>>(), [(1, "mem"), (195, "nvidia"), (510, "nvidia-uvm")]);
     }

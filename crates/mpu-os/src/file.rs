@@ -19,10 +19,10 @@ pub enum Mode {
 /// Replaces a file or a symbolic link. Returns the new file, open.
 ///
 /// # Errors
-/// Then no temporary file is left, and the old file is unchanged unless the disk failed at the last step, when it kept the new name.
-/// A folder cannot be replaced.
+/// No temporary file is left. The old file is unchanged, unless only the last step failed, the fsync of the folder: then the new file
+/// is in place. A folder cannot be replaced.
 pub fn replace_file_atomically(path: &Path, contents: &[u8], mode: Mode) -> io::Result<File> {
-    put(path, contents, mode, |file| file.persist(path))
+    write_and_rename(path, contents, mode, |file| file.persist(path))
 }
 
 /// Creates a file with mode 0600.
@@ -30,7 +30,7 @@ pub fn replace_file_atomically(path: &Path, contents: &[u8], mode: Mode) -> io::
 /// # Errors
 /// `AlreadyExists` if the path exists, also as a symbolic link.
 pub fn create_file_atomically(path: &Path, contents: &[u8]) -> io::Result<File> {
-    put(path, contents, Mode::Kept, |file| file.persist_noclobber(path))
+    write_and_rename(path, contents, Mode::Kept, |file| file.persist_noclobber(path))
 }
 
 /// Whether a symbolic link at the path is followed.
@@ -45,33 +45,33 @@ pub enum Links {
 /// # Errors
 /// `InvalidInput` for any other kind of file.
 pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
-    let (of, follow) = match links {
+    let (metadata, nofollow) = match links {
         Links::Followed => (fs::metadata(path)?, OFlags::empty()),
         Links::Refused => (fs::symlink_metadata(path)?, OFlags::NOFOLLOW),
     };
-    check_regular(&of)?;
+    check_regular(&metadata)?;
     // Checked again once open: a pipe may have taken the name meanwhile.
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | follow).bits().cast_signed();
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | nofollow).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     check_regular(&file.metadata()?)?;
     Ok(file)
 }
 
-fn check_regular(of: &Metadata) -> io::Result<()> {
-    let is_null = of.file_type().is_char_device() && of.rdev() == rustix::fs::makedev(1, 3);
-    match of.is_file() || is_null {
+fn check_regular(metadata: &Metadata) -> io::Result<()> {
+    let is_null = metadata.file_type().is_char_device() && metadata.rdev() == rustix::fs::makedev(1, 3);
+    match metadata.is_file() || is_null {
         true => Ok(()),
         false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a file")),
     }
 }
 
-/// Reads such a file.
+/// Reads a file as [`open_regular`] opens it.
 ///
 /// # Errors
-/// `FileTooLarge` if there are more than `limit`.
+/// `FileTooLarge` if it has more than `limit` bytes.
 pub fn read_bounded(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
     let file = open_regular(path, links)?;
-    // Whole at once, not in parts that are moved as they grow.
+    // One allocation for the whole file: a growing buffer would be copied several times.
     let len = file.metadata()?.len().min(limit);
     read_into(Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1), file, limit)
 }
@@ -94,14 +94,14 @@ fn read_into(mut bytes: Vec<u8>, from: impl Read, limit: u64) -> io::Result<Vec<
 
 /// Whether an open file is still the file at this path.
 pub fn is_at(file: &File, path: &Path) -> bool {
-    let id = |of: Metadata| (of.dev(), of.ino());
+    let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(ours), Ok(there)) => id(ours) == id(there),
+        (Ok(open), Ok(named)) => id(open) == id(named),
         _ => false,
     }
 }
 
-fn put(
+fn write_and_rename(
     path: &Path,
     contents: &[u8],
     mode: Mode,
@@ -112,7 +112,7 @@ fn put(
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // Hidden, and with a random ending: programs that select files of a folder by their ending ignore it.
+    // Hidden, and with a random suffix: programs that select files of a folder by suffix ignore it.
     let mut prefix = OsString::from(".");
     prefix.push(name);
     prefix.push(".");
@@ -126,14 +126,14 @@ fn put(
     file.write_all(contents)?;
     file.as_file().set_permissions(Permissions::from_mode(mode))?;
     file.as_file().sync_all()?;
-    // A folder that cannot be opened must not be an error with the new file in place.
-    let opened = File::open(folder)?;
+    // Opened before the rename: a later failure would be an error with the new file already in place.
+    let open_folder = File::open(folder)?;
     let file = persist(file).map_err(|error| error.error)?;
-    sync(&opened)?;
+    sync(&open_folder)?;
     Ok(file)
 }
 
-/// Makes the names in a folder last over a crash.
+/// Writes a folder's entries to disk, so that new names survive a crash.
 ///
 /// # Errors
 /// If the folder cannot be opened, or its disk fails.
@@ -143,7 +143,7 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 
 fn sync(folder: &File) -> io::Result<()> {
     match folder.sync_all() {
-        // The file system has no disk of its own.
+        // fsync(2): this file system does not support it.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,
     }

@@ -40,7 +40,7 @@ pub struct HeldLock {
 /// Opens a lock file, creates a missing one, and takes all permissions of other users away.
 ///
 /// # Errors
-/// Also for a symbolic link, and if the folder is missing.
+/// If the path is a symbolic link, or the folder is missing.
 pub fn open(path: &Path) -> io::Result<File> {
     // Opening a pipe would block.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -85,10 +85,10 @@ pub fn hold(file: &File, path: &Path, timeout: Duration, on_wait: impl FnOnce(&s
         }
         let waited = began.elapsed();
         if waited >= timeout {
-            return Err(LockError::Held(HeldLock { path: path.to_path_buf(), by: holders(file), waited }));
+            return Err(LockError::Held(HeldLock { path: path.to_path_buf(), by: describe_holders(file), waited }));
         }
         if let Some(on_wait) = on_wait.take() {
-            on_wait(&holders(file));
+            on_wait(&describe_holders(file));
         }
         thread::sleep(PAUSE.min(timeout));
     }
@@ -108,34 +108,35 @@ pub fn remove_unheld(path: &Path) {
     }
 }
 
-fn holders(file: &File) -> String {
-    let Ok(own) = file.metadata() else { return "another process".to_string() };
-    // The kernel gives about a page at a time, and between two reads the lines move when locks are taken: a holder can be missed.
+fn describe_holders(file: &File) -> String {
+    let Ok(lock) = file.metadata() else { return "another process".to_string() };
+    // One read returns about a page. Locks that are taken between two reads move the lines, so a holder can be missed.
     let mut locks = String::new();
     let _ = File::open("/proc/locks").and_then(|mut file| file.read_to_string(&mut locks));
-    let pids = locks.lines().filter_map(|line| holder(line, own.ino()));
-    let found: Vec<String> = pids.filter(|pid| has_open(*pid, &own)).map(name).collect();
+    let pids = locks.lines().filter_map(|line| parse_flock_holder(line, lock.ino()));
+    let found: Vec<String> = pids.filter(|pid| has_open(*pid, &lock)).map(describe_process).collect();
     match found.is_empty() {
         true => "a process that cannot be seen from here".to_string(),
         false => found.join(", "),
     }
 }
 
-/// The process in a line of /proc/locks (proc_locks(5)) if it holds an flock of that inode. Lines of waiters have an arrow.
-fn holder(line: &str, inode: u64) -> Option<u32> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [_, "FLOCK", _, _, pid, place, ..] = words[..] else { return None };
-    let is_ours = place.rsplit(':').next().and_then(|number| number.parse().ok()) == Some(inode);
-    pid.parse().ok().filter(|_| is_ours)
+/// The process of a line of /proc/locks (proc_locks(5)), if it holds an flock on that inode. Lines of waiters have an arrow.
+fn parse_flock_holder(line: &str, inode: u64) -> Option<u32> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, "FLOCK", _, _, pid, device_and_inode, ..] = fields[..] else { return None };
+    let is_same_file = device_and_inode.rsplit(':').next().and_then(|number| number.parse().ok()) == Some(inode);
+    pid.parse().ok().filter(|_| is_same_file)
 }
 
 /// Whether a process has the file open. Two file systems can use one inode number, and on some /proc/locks names another device than stat(2).
-fn has_open(pid: u32, own: &Metadata) -> bool {
+fn has_open(pid: u32, lock: &Metadata) -> bool {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    open.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()))
+    open.filter_map(|entry| fs::metadata(entry.path()).ok())
+        .any(|open| (open.dev(), open.ino()) == (lock.dev(), lock.ino()))
 }
 
-fn name(pid: u32) -> String {
+fn describe_process(pid: u32) -> String {
     let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     match printable(String::from_utf8_lossy(&comm).trim_end(), 64) {
         comm if comm.is_empty() => format!("process {pid}"),
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn foreign_lines_of_proc_locks_name_no_holder() {
-        assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 1234 00:2d:56 0 EOF", 56), Some(1234));
+        assert_eq!(parse_flock_holder("1: FLOCK  ADVISORY  WRITE 1234 00:2d:56 0 EOF", 56), Some(1234));
         for line in [
             "1: FLOCK  ADVISORY  WRITE 1234 00:2d:560 0 EOF",
             "1: POSIX  ADVISORY  WRITE 1234 00:2d:56 0 EOF",
@@ -242,7 +243,7 @@ mod tests {
             "1: FLOCK  ADVISORY",
             "",
         ] {
-            assert_eq!(holder(line, 56), None, "{line}");
+            assert_eq!(parse_flock_holder(line, 56), None, "{line}");
         }
     }
 }

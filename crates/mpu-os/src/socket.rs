@@ -39,7 +39,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixListener;
 
-    /// A socket that nobody accepts from, and the connections that fill its queue.
+    /// A socket without accepts, and the connections that fill its queue.
     fn full(path: &Path) -> (UnixListener, Vec<UnixStream>) {
         let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         bind(&socket, &SocketAddrUnix::new(path).unwrap()).and_then(|()| listen(&socket, 0)).unwrap();

@@ -2,13 +2,13 @@
 
 /// Whether a character controls a terminal, reorders text or breaks lines.
 pub fn is_control(c: char) -> bool {
-    let is_mark = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    c.is_control() || is_mark
+    let is_format_character = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    c.is_control() || is_format_character
 }
 
-/// At most `longest` characters of a text. U+FFFD replaces control characters, and marks that reorder text or break lines.
-pub fn printable(text: &str, longest: usize) -> String {
-    text.chars().take(longest).map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
+/// At most `max_chars` characters of a text. U+FFFD replaces control characters, and marks that reorder text or break lines.
+pub fn printable(text: &str, max_chars: usize) -> String {
+    text.chars().take(max_chars).map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -24,8 +24,8 @@ mod tests {
             ("txt.\u{202e}e\u{61c}xe", 99, "txt.\u{fffd}e\u{fffd}xe"),
             ("\u{fc}\u{fc}\u{fc}", 2, "\u{fc}\u{fc}"),
         ];
-        for (text, longest, shown) in cases {
-            assert_eq!(printable(text, longest), shown, "{text:?}");
+        for (text, max_chars, shown) in cases {
+            assert_eq!(printable(text, max_chars), shown, "{text:?}");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Numbers in a block of parameters, in the processor's byte order.
+//! Native-endian numbers in a block of parameters.
 
-pub(super) fn set(bytes: &mut [u8], at: usize, value: u32) {
+pub(super) fn write_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
 }
 
-pub(super) fn get(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0u8; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_ne_bytes(word)
 }
 
-pub(super) fn get_wide(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn read_u64(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0u8; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_ne_bytes(word)

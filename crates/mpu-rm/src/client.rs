@@ -1,6 +1,6 @@
 //! A client of the resource manager with the objects of one GPU.
 
-use crate::bytes::set;
+use crate::bytes::write_u32;
 use crate::error::RmError;
 use crate::object::{DEVICE, Object};
 use crate::sys;
@@ -9,30 +9,30 @@ use mpu_abi::ioctl::alloc_status;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-/// Where the device nodes are.
+/// Opens device nodes.
 pub trait Nodes {
     /// Opens the control node.
     ///
     /// # Errors
-    /// [`RmError::Open`] when it is missing or shut.
+    /// [`RmError::Open`] if it is missing or cannot be opened.
     fn open_control(&self) -> Result<File, RmError>;
     /// Opens the node of a GPU.
     ///
     /// # Errors
-    /// [`RmError::Open`] when it is missing or shut.
+    /// [`RmError::Open`] if it is missing or cannot be opened.
     fn open_gpu(&self) -> Result<File, RmError>;
 }
 
 /// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`: 32 ids and the one that failed.
 const ATTACH_GPUS: (u32, usize) = (0x215, 132);
 const ALL_GPUS: u32 = 0xffff;
-/// As many GPUs as one driver has.
-pub(super) const MOST_GPUS: u32 = 32;
+/// The driver's limit of GPUs.
+pub(super) const MAX_GPUS: u32 = 32;
 
 /// One client of the resource manager, with one GPU's device and subdevice.
 pub struct Client {
     control: File,
-    // Kept open: the first open of the node starts the GPU, and without persistence mode the last close stops it.
+    // Stays open: the first open of the node starts the GPU, and without persistence mode the last close stops it.
     _gpu: Option<File>,
     /// Selects the layouts of the parameters.
     pub(super) release: Release,
@@ -40,53 +40,53 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens the driver and becomes one of its clients on the first GPU that answers. RM records the thread that calls this.
+    /// Opens the driver and creates a client on the first GPU that answers. RM records the calling thread.
     ///
     /// # Errors
     /// If the control node cannot be opened, or the driver creates no client, or no GPU answers.
     pub fn of_first_gpu(nodes: &dyn Nodes, release: Release) -> Result<Client, RmError> {
         let gpu = nodes.open_gpu().ok();
         let client = Client::new(nodes.open_control()?, gpu, release)?;
-        client.make_first_device()?;
-        client.make(Object::Subdevice)?;
+        client.alloc_first_device()?;
+        client.alloc(Object::Subdevice)?;
         Ok(client)
     }
 
-    /// Opens the driver and becomes one of its clients on the GPU with this UUID. `nodes` opens that GPU's node.
+    /// Opens the driver and creates a client on the GPU with this UUID. `nodes` opens that GPU's node.
     pub fn of_gpu(nodes: &dyn Nodes, release: Release, uuid: &str) -> Option<Client> {
         let gpu = nodes.open_gpu().ok()?;
         let client = Client::new(nodes.open_control().ok()?, Some(gpu), release).ok()?;
-        (0..MOST_GPUS).any(|instance| client.make_device_if(instance, uuid)).then_some(client)
+        (0..MAX_GPUS).any(|instance| client.alloc_device_with_uuid(instance, uuid)).then_some(client)
     }
 
     pub(super) fn new(control: File, gpu: Option<File>, release: Release) -> Result<Client, RmError> {
         let mut client = Client { control, _gpu: gpu, release, client: 0 };
-        client.client = client.make(Object::Client)?;
+        client.client = client.alloc(Object::Client)?;
         // If this fails, creating a device fails with a better error.
         let mut all = vec![0u8; ATTACH_GPUS.1];
-        set(&mut all, 0, ALL_GPUS);
-        set(&mut all, 4, u32::MAX);
+        write_u32(&mut all, 0, ALL_GPUS);
+        write_u32(&mut all, 4, u32::MAX);
         let _ = client.control("GPU_ATTACH_IDS", ATTACH_GPUS.0, client.client, &mut all);
         Ok(client)
     }
 
-    /// Makes the device object of the first GPU that answers: instances have gaps where a GPU fell off or belongs to
-    /// another user.
-    fn make_first_device(&self) -> Result<(), RmError> {
-        let make = |instance| self.make(Object::Device { instance });
-        let first = make(0);
-        if matches!(first, Err(RmError::Status { .. })) && (1..MOST_GPUS).any(|instance| make(instance).is_ok()) {
+    /// Allocates the device object of the first GPU that answers. Instances have gaps where a GPU fell off the bus or
+    /// belongs to another user.
+    fn alloc_first_device(&self) -> Result<(), RmError> {
+        let alloc = |instance| self.alloc(Object::Device { instance });
+        let first = alloc(0);
+        if matches!(first, Err(RmError::Status { .. })) && (1..MAX_GPUS).any(|instance| alloc(instance).is_ok()) {
             return Ok(());
         }
         first.map(|_| ())
     }
 
-    /// Makes an instance's objects, and keeps them if it is the GPU with the UUID.
-    fn make_device_if(&self, instance: u32, uuid: &str) -> bool {
-        if self.make(Object::Device { instance }).is_err() {
+    /// Allocates an instance's objects. Frees them again unless the GPU has this UUID.
+    fn alloc_device_with_uuid(&self, instance: u32, uuid: &str) -> bool {
+        if self.alloc(Object::Device { instance }).is_err() {
             return false;
         }
-        let found = self.make(Object::Subdevice).ok().and_then(|_| self.uuid());
+        let found = self.alloc(Object::Subdevice).ok().and_then(|_| self.uuid());
         if found.is_some_and(|found| found.eq_ignore_ascii_case(uuid)) {
             return true;
         }
@@ -102,18 +102,18 @@ impl Client {
         }
     }
 
-    /// Makes an object and returns its handle.
-    pub(super) fn make(&self, object: Object<'_>) -> Result<u32, RmError> {
+    /// Allocates an object and returns its handle.
+    pub(super) fn alloc(&self, object: Object<'_>) -> Result<u32, RmError> {
         let (class, handle, what) = object.class_handle_name();
-        let words = [self.client, object.parent(self.client), handle, class];
-        let answer = sys::alloc(self.control.as_fd(), words, &mut object.params(), alloc_status(self.release));
+        let header = [self.client, object.parent(self.client), handle, class];
+        let answer = sys::alloc(self.control.as_fd(), header, &mut object.params(), alloc_status(self.release));
         match answer.map_err(|source| RmError::Ioctl { what, source })? {
             (0, handle) => Ok(handle),
             (status, _) => Err(RmError::Status { what, status }),
         }
     }
 
-    /// Frees an object. If that fails, the client's end frees it.
+    /// Frees an object. If that fails, the object is freed with its client.
     pub(super) fn free(&self, parent: u32, handle: u32) {
         let _ = sys::free(self.control.as_fd(), [self.client, parent, handle]);
     }

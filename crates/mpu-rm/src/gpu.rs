@@ -1,9 +1,9 @@
 //! Facts of a client's GPU. The driver can refuse each control (old release, GPU off the bus, missing rights); the result is then
 //! `None`.
 //!
-//! Outside truth: NVIDIA's open kernel modules 515 to 595: `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
+//! Source: NVIDIA's open kernel modules 515 to 595: `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
 
-use crate::bytes::get;
+use crate::bytes::read_u32;
 use crate::client::Client;
 use crate::object::{GPU_INSTANCE, Object, SUBDEVICE};
 use std::os::fd::BorrowedFd;
@@ -20,13 +20,13 @@ impl Client {
     pub fn chip(&self) -> Option<(u32, u32)> {
         let mut params = vec![0u8; ARCHITECTURE.1];
         self.control("MC_GET_ARCH_INFO", ARCHITECTURE.0, SUBDEVICE, &mut params).ok()?;
-        Some((get(&params, 0), get(&params, 4)))
+        Some((read_u32(&params, 0), read_u32(&params, 4)))
     }
 
     /// The UUID of a compute instance, as `MIG-…`. The descriptors are the open nodes of the two capabilities.
     pub fn mig_uuid(&self, instances: [u32; 2], access: [BorrowedFd<'_>; 2]) -> Option<String> {
-        let uuid = self.make(Object::GpuInstance { number: instances[0], access: access[0] }).ok().and_then(|_| {
-            let part = self.make(Object::ComputeInstance { number: instances[1], access: access[1] }).ok()?;
+        let uuid = self.alloc(Object::GpuInstance { number: instances[0], access: access[0] }).ok().and_then(|_| {
+            let part = self.alloc(Object::ComputeInstance { number: instances[1], access: access[1] }).ok()?;
             let mut params = vec![0u8; COMPUTE_INSTANCE_UUID.1];
             self.control("a compute instance's UUID", COMPUTE_INSTANCE_UUID.0, part, &mut params).ok()?;
             text(&params[16..]).filter(|uuid| uuid.starts_with("MIG-"))

@@ -1,5 +1,5 @@
-//! A small client of NVIDIA's resource manager (RM). It registers this process with the RM, lists the processes that the RM
-//! knows, and reads facts of a GPU that no file has.
+//! A small client of NVIDIA's resource manager (RM). It registers this process with RM, lists the processes with RM clients, and
+//! reads GPU facts that no file has.
 //!
 //! It uses only objects and controls without pointers in their parameters, so the driver writes to our buffers and nowhere else.
 

@@ -1,8 +1,8 @@
 //! Limits of a cgroup's GPU memory. The driver enforces them from release 615 on.
 //!
-//! Outside truth: NVIDIA's open kernel modules 615: `ctrl0000unix.h`, `ctrl2080gpu.h`.
+//! Source: NVIDIA's open kernel modules 615: `ctrl0000unix.h`, `ctrl2080gpu.h`.
 
-use crate::bytes::{get, get_wide, set};
+use crate::bytes::{read_u32, read_u64, write_u32};
 use crate::client::Client;
 use crate::error::RmError;
 use crate::object::SUBDEVICE;
@@ -29,11 +29,11 @@ pub enum MemoryBackend {
 }
 
 impl Client {
-    /// None if the release does not know this control.
+    /// None if the release does not have this control.
     pub fn memory_backend(&self) -> Option<MemoryBackend> {
         let mut params = vec![0u8; BACKEND.1];
         self.control("MEMACCT_GET_IMPL", BACKEND.0, self.client, &mut params).ok()?;
-        match get(&params, 0) {
+        match read_u32(&params, 0) {
             1 => Some(MemoryBackend::Driver),
             2 => Some(MemoryBackend::Dmem),
             _ => Some(MemoryBackend::None),
@@ -53,7 +53,7 @@ impl Client {
     pub fn memory_limits(&self, cgroup: BorrowedFd<'_>) -> Option<[u64; 2]> {
         let gpu = self.gpu_id().ok()?;
         let mut params = vec![0u8; GET_LIMITS.1];
-        set(&mut params, 0, cgroup.as_raw_fd() as u32);
+        write_u32(&mut params, 0, cgroup.as_raw_fd() as u32);
         self.control("MEMACCT_GET_LIMITS", GET_LIMITS.0, self.client, &mut params).ok()?;
         limits_of(&params, gpu)
     }
@@ -61,14 +61,14 @@ impl Client {
     fn gpu_id(&self) -> Result<u32, RmError> {
         let mut params = vec![0u8; GPU_ID.1];
         self.control("GPU_GET_ID", GPU_ID.0, SUBDEVICE, &mut params)?;
-        Ok(get(&params, 0))
+        Ok(read_u32(&params, 0))
     }
 }
 
 fn limit_params(cgroup: BorrowedFd<'_>, gpu: u32, limits: [u64; 2]) -> Vec<u8> {
     let mut params = vec![0u8; SET_LIMITS.1];
-    set(&mut params, 0, cgroup.as_raw_fd() as u32);
-    set(&mut params, 4, gpu);
+    write_u32(&mut params, 0, cgroup.as_raw_fd() as u32);
+    write_u32(&mut params, 4, gpu);
     for (at, limit) in [(8, limits[0]), (16, limits[1])] {
         params[at..at + 8].copy_from_slice(&limit.to_ne_bytes());
     }
@@ -77,10 +77,10 @@ fn limit_params(cgroup: BorrowedFd<'_>, gpu: u32, limits: [u64; 2]) -> Vec<u8> {
 
 /// A GPU's limits in an answer. A count beyond the end of `params` is cut.
 fn limits_of(params: &[u8], gpu: u32) -> Option<[u64; 2]> {
-    let count = get(params, 4) as usize;
+    let count = read_u32(params, 4) as usize;
     let mut entries = params[8..].chunks_exact(ENTRY_SIZE).take(count);
-    let entry = entries.find(|entry| get(entry, 0) == gpu)?;
-    Some([get_wide(entry, 8), get_wide(entry, 16)])
+    let entry = entries.find(|entry| read_u32(entry, 0) == gpu)?;
+    Some([read_u64(entry, 8), read_u64(entry, 16)])
 }
 
 #[cfg(test)]
@@ -92,17 +92,17 @@ mod tests {
     fn limits_travel_as_driver_reads_them() {
         let file = std::fs::File::open("/dev/null").expect("/dev/null");
         let request = limit_params(file.as_fd(), 0x1b00, [1 << 32, u64::MAX]);
-        assert_eq!((get(&request, 0), get(&request, 4)), (file.as_raw_fd() as u32, 0x1b00));
-        assert_eq!((get_wide(&request, 8), get_wide(&request, 16)), (1 << 32, u64::MAX));
+        assert_eq!((read_u32(&request, 0), read_u32(&request, 4)), (file.as_raw_fd() as u32, 0x1b00));
+        assert_eq!((read_u64(&request, 8), read_u64(&request, 16)), (1 << 32, u64::MAX));
         let mut answer = vec![0u8; GET_LIMITS.1];
         for (number, gpu) in [0x4300u32, 0x1b00].into_iter().enumerate() {
             let at = 8 + number * ENTRY_SIZE;
-            set(&mut answer, at, gpu);
+            write_u32(&mut answer, at, gpu);
             answer[at + 8..at + 24].copy_from_slice(&request[8..]);
         }
         let limits_found = Some([1 << 32, u64::MAX]);
         for (count, found) in [(0, None), (1, None), (2, limits_found), (u32::MAX, limits_found)] {
-            set(&mut answer, 4, count);
+            write_u32(&mut answer, 4, count);
             assert_eq!(limits_of(&answer, 0x1b00), found, "{count}");
         }
     }

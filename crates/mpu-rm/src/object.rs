@@ -1,8 +1,8 @@
-//! The objects that a client makes. Their parameters hold no pointer.
+//! The objects that a client allocates. Their parameters have no pointer.
 //!
-//! Outside truth: `cl0080.h`, `cl2080.h`, `cl0040.h`, `clc637.h` and `clc638.h` of NVIDIA's open kernel modules, 515 to 595.
+//! Source: `cl0080.h`, `cl2080.h`, `cl0040.h`, `clc637.h` and `clc638.h` of NVIDIA's open kernel modules, 515 to 595.
 
-use crate::bytes::set;
+use crate::bytes::write_u32;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Handles of our own choice; they need to be unique in one client only.
@@ -58,23 +58,23 @@ impl Object<'_> {
         }
     }
 
-    /// The parameters, in a block that is long enough for every release: a release copies as much as it knows.
+    /// The parameters, in a block that is large enough for every release: each release copies only its own size.
     pub(super) fn params(self) -> [u8; 128] {
         let mut params = [0u8; 128];
         match self {
             Object::Client | Object::Subdevice => {}
-            Object::Device { instance } => set(&mut params, 0, instance),
+            Object::Device { instance } => write_u32(&mut params, 0, instance),
             Object::VideoMemory { bytes } => {
                 // NV_MEMORY_ALLOCATION_PARAMS: owner @0 (RM refuses 0, and takes any other word), size @64, alignment
                 // @72. The attributes left at 0 mean video memory.
-                set(&mut params, 0, MEMORY);
+                write_u32(&mut params, 0, MEMORY);
                 params[64..72].copy_from_slice(&bytes.to_ne_bytes());
                 params[72..80].copy_from_slice(&4096u64.to_ne_bytes());
             }
             Object::GpuInstance { number, access } | Object::ComputeInstance { number, access } => {
                 // The descriptor is a 64-bit word. It is never negative.
-                set(&mut params, 0, access.as_raw_fd() as u32);
-                set(&mut params, 8, number);
+                write_u32(&mut params, 0, access.as_raw_fd() as u32);
+                write_u32(&mut params, 8, number);
             }
         }
         params
@@ -84,7 +84,7 @@ impl Object<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes::{get, get_wide};
+    use crate::bytes::{read_u32, read_u64};
     use std::os::fd::AsFd;
 
     #[test]
@@ -93,13 +93,13 @@ mod tests {
         assert_eq!(Object::Subdevice.params(), [0; 128]);
         assert_eq!(Object::Device { instance: 3 }.params()[4..], [0; 124]);
         let memory = Object::VideoMemory { bytes: 1 << 20 }.params();
-        assert_eq!(get_wide(&memory, 64), 1 << 20);
+        assert_eq!(read_u64(&memory, 64), 1 << 20);
         let rest = (memory[4..64].to_vec(), memory[80..].to_vec());
         assert_eq!(rest, (vec![0; 60], vec![0; 48]), "the CPU address stands at 96");
 
         let file = std::fs::File::open("/dev/null").expect("/dev/null");
         let params = Object::GpuInstance { number: 5, access: file.as_fd() }.params();
-        assert_eq!((get(&params, 0), get(&params, 4), get(&params, 8)), (file.as_raw_fd() as u32, 0, 5));
+        assert_eq!((read_u32(&params, 0), read_u32(&params, 4), read_u32(&params, 8)), (file.as_raw_fd() as u32, 0, 5));
         assert_eq!(params[12..], [0; 116]);
     }
 }

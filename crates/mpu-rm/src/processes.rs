@@ -1,9 +1,9 @@
-//! Processes that the resource manager knows: their list, their memory, and the utilisation samples that name them.
+//! Processes with RM clients: their list, their memory, and their utilisation samples.
 //!
-//! Outside truth: `mpu-abi`'s rows.
+//! Source: `mpu-abi`'s rows.
 
-use crate::bytes::{get, get_wide, set};
-use crate::client::{Client, MOST_GPUS};
+use crate::bytes::{read_u32, read_u64, write_u32};
+use crate::client::{Client, MAX_GPUS};
 use crate::error::RmError;
 use crate::object::{DEVICE, Object, SUBDEVICE, SUBDEVICE_CLASS};
 use mpu_abi::ioctl::gpumon;
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 
-/// Whether a release has the utilisation control that this client uses. Before 460 another control with a pointer returned the
-/// samples; this client does not use it.
+/// Whether a release has the utilisation control that this client uses. Before 460 the samples came from another control, with a
+/// pointer in its parameters. This client does not use it.
 pub fn has_samples(release: Release) -> bool {
     mpu_abi::row_of(Control::PerfGpumonUtilV2, release).is_some()
 }
@@ -39,12 +39,12 @@ pub struct Samples {
     pub kernel_pointers: usize,
 }
 
-/// What the graphics and compute engine did in one interval between two samples.
+/// Use of the graphics and compute engine in one interval between two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineSample {
     /// The interval's end, in nanoseconds of the driver's clock.
     pub time: u64,
-    /// How much of it the engine was busy, in hundredths of a percent.
+    /// The engine's busy share of the interval, in hundredths of a percent.
     pub busy: u32,
     /// The process on the engine when the sample was taken, by the number that the driver gives the caller.
     pub pid: Option<u32>,
@@ -52,56 +52,56 @@ pub struct EngineSample {
 
 impl Client {
     /// Allocates video memory, so that the driver has a size to report for this process.
-    pub fn take_memory(&self, bytes: u64) -> Result<(), RmError> {
-        self.make(Object::VideoMemory { bytes }).map(|_| ())
+    pub fn alloc_video_memory(&self, bytes: u64) -> Result<(), RmError> {
+        self.alloc(Object::VideoMemory { bytes }).map(|_| ())
     }
 
-    /// Processes with an object on this GPU. This process is one: it has the subdevice.
+    /// Processes with an object on this GPU. This process is among them, because it has the subdevice.
     pub fn pids(&self) -> Result<Vec<u32>, RmError> {
-        let row = row(list_row(self.release));
+        let row = row(pid_list_row(self.release));
         let Layout::List(rows) = row.layout else { unreachable!("tested for every release") };
         let mut params = vec![0u8; row.params_size as usize];
-        set(&mut params, 4, SUBDEVICE_CLASS);
+        write_u32(&mut params, 4, SUBDEVICE_CLASS);
         self.control("GPU_GET_PIDS", row.cmd.0, self.process_object(), &mut params)?;
-        let count = get(&params, rows.count.into()).min(rows.capacity.into());
-        Ok((0..count as usize).map(|i| get(&params, entry(rows, i))).collect())
+        let count = read_u32(&params, rows.count.into()).min(rows.capacity.into());
+        Ok((0..count as usize).map(|i| read_u32(&params, pid_offset(rows, i))).collect())
     }
 
     /// Details of the first of these processes, up to the capacity of one call.
     pub fn pid_info(&self, pids: &[u32]) -> Result<Vec<PidInfo>, RmError> {
-        let id = details_row(self.release);
+        let id = pid_info_row(self.release);
         let row = row(id);
-        let (Layout::Query(rows), Some(details_entry)) = (row.layout, mpu_abi::history(id).entry) else {
+        let (Layout::Query(rows), Some(entry_layout)) = (row.layout, mpu_abi::history(id).entry) else {
             unreachable!("tested for every release")
         };
         let pids = &pids[..pids.len().min(rows.capacity.into())];
         let mut params = vec![0u8; row.params_size as usize];
-        set(&mut params, rows.count.into(), pids.len() as u32);
+        write_u32(&mut params, rows.count.into(), pids.len() as u32);
         for (i, pid) in pids.iter().enumerate() {
-            set(&mut params, entry(rows, i), *pid);
+            write_u32(&mut params, pid_offset(rows, i), *pid);
         }
         self.control("GPU_GET_PID_INFO", row.cmd.0, self.process_object(), &mut params)?;
-        Ok((0..pids.len()).map(|i| pid_info(&params, entry(rows, i), details_entry)).collect())
+        Ok((0..pids.len()).map(|i| read_pid_info(&params, pid_offset(rows, i), entry_layout)).collect())
     }
 
     /// None if the release does not have the control.
     pub fn samples(&self) -> Result<Option<Samples>, RmError> {
-        Ok(self.raw_samples()?.map(|(params, layout)| read_samples(&params, layout)))
+        Ok(self.fetch_samples()?.map(|(params, layout)| read_samples(&params, layout)))
     }
 
-    /// The utilisation samples of each GPU that has some, by its UUID: of those whose nodes this process has open. `control` is the open
-    /// control node.
+    /// Utilisation samples by GPU UUID, for GPUs whose nodes this process has open. GPUs without samples are left out. `control` is the
+    /// open control node.
     ///
     /// # Errors
     /// If the driver creates no client.
     pub fn samples_of_gpus(control: File, release: Release) -> Result<BTreeMap<String, Vec<EngineSample>>, RmError> {
         let client = Client::new(control, None, release)?;
         let mut all = BTreeMap::new();
-        for instance in 0..MOST_GPUS {
-            if client.make(Object::Device { instance }).is_err() {
+        for instance in 0..MAX_GPUS {
+            if client.alloc(Object::Device { instance }).is_err() {
                 continue;
             }
-            let samples = client.make(Object::Subdevice).and_then(|_| client.engine_samples());
+            let samples = client.alloc(Object::Subdevice).and_then(|_| client.engine_samples());
             if let (Ok(Some(samples)), Some(uuid)) = (samples, client.uuid()) {
                 all.insert(uuid, samples);
             }
@@ -112,33 +112,33 @@ impl Client {
 
     /// The samples of the graphics and compute engine, by time; none if the release does not have the control.
     fn engine_samples(&self) -> Result<Option<Vec<EngineSample>>, RmError> {
-        Ok(self.raw_samples()?.map(|(params, layout)| read_engine_samples(&params, layout)))
+        Ok(self.fetch_samples()?.map(|(params, layout)| read_engine_samples(&params, layout)))
     }
 
-    fn raw_samples(&self) -> Result<Option<(Vec<u8>, SampleLayout)>, RmError> {
+    fn fetch_samples(&self) -> Result<Option<(Vec<u8>, SampleLayout)>, RmError> {
         let Some(row) = mpu_abi::row_of(Control::PerfGpumonUtilV2, self.release).map(row) else { return Ok(None) };
         let Layout::Samples(layout) = row.layout else { unreachable!("tested for every release") };
         let mut params = vec![0u8; row.params_size as usize];
         params[gpumon::KIND] = gpumon::PERFORMANCE;
-        set(&mut params, gpumon::ROOM, row.params_size - u32::from(layout.first));
+        write_u32(&mut params, gpumon::ROOM, row.params_size - u32::from(layout.first));
         self.control("GPUMON_UTIL_V2", row.cmd.0, SUBDEVICE, &mut params)?;
         Ok(Some((params, layout)))
     }
 
     /// The object that lists processes: the subdevice, or in old releases the device.
     fn process_object(&self) -> u32 {
-        match row(list_row(self.release)).cmd.0 >> 16 {
+        match row(pid_list_row(self.release)).cmd.0 >> 16 {
             0x80 => DEVICE,
             _ => SUBDEVICE,
         }
     }
 }
 
-fn list_row(release: Release) -> RowId {
+fn pid_list_row(release: Release) -> RowId {
     mpu_abi::row_of(Control::GpuGetPids, release).expect("a row (tested for every release)")
 }
 
-fn details_row(release: Release) -> RowId {
+fn pid_info_row(release: Release) -> RowId {
     mpu_abi::row_of(Control::GpuGetPidInfo, release).expect("a row (tested for every release)")
 }
 
@@ -146,47 +146,47 @@ fn row(id: RowId) -> &'static Row {
     &ROWS[id.index()]
 }
 
-fn pid_info(params: &[u8], at: usize, entry: Entry) -> PidInfo {
+fn read_pid_info(params: &[u8], at: usize, entry: Entry) -> PidInfo {
     PidInfo {
-        pid: get(params, at),
-        result: get(params, at + usize::from(entry.result)),
-        memory: get_wide(params, at + usize::from(entry.amounts)),
+        pid: read_u32(params, at),
+        result: read_u32(params, at + usize::from(entry.result)),
+        memory: read_u64(params, at + usize::from(entry.amounts)),
     }
 }
 
-fn entry(rows: Rows, index: usize) -> usize {
+fn pid_offset(rows: Rows, index: usize) -> usize {
     usize::from(rows.first) + index * usize::from(rows.stride) + usize::from(rows.pid)
 }
 
 /// Where the slots begin: a time, then one record for each engine.
-fn slots(layout: SampleLayout) -> impl Iterator<Item = usize> {
+fn slot_offsets(layout: SampleLayout) -> impl Iterator<Item = usize> {
     (0..usize::from(layout.capacity)).map(move |slot| usize::from(layout.first) + slot * usize::from(layout.stride))
 }
 
-/// The engines of a slot begin with that of memory; the second is that of graphics and computing.
+/// The first engine of a slot is the memory's; the second is the graphics and compute engine.
 fn read_engine_samples(params: &[u8], layout: SampleLayout) -> Vec<EngineSample> {
     let sample = |slot_at: usize| {
         let at = slot_at + 8 + usize::from(layout.engine_stride);
-        let (time, busy, pid) = (get_wide(params, slot_at), get(params, at), get(params, at + 8));
+        let (time, busy, pid) = (read_u64(params, slot_at), read_u32(params, at), read_u32(params, at + 8));
         EngineSample { time, busy, pid: Some(pid).filter(|pid| *pid != GPUMON_PID_INVALID && *pid != 0) }
     };
     // A slot that was never filled has no time, and in some releases more than 100 %.
     let is_filled = |sample: &EngineSample| sample.time != 0 && sample.busy <= 10_000;
-    let mut samples: Vec<EngineSample> = slots(layout).map(sample).filter(is_filled).collect();
+    let mut samples: Vec<EngineSample> = slot_offsets(layout).map(sample).filter(is_filled).collect();
     samples.sort_unstable_by_key(|sample| sample.time);
     samples
 }
 
 fn read_samples(params: &[u8], layout: SampleLayout) -> Samples {
     let mut samples = Samples::default();
-    for slot_at in slots(layout) {
+    for slot_at in slot_offsets(layout) {
         for engine in 0..usize::from(layout.engines) {
             let at = slot_at + 8 + engine * usize::from(layout.engine_stride);
-            let pid = get(params, at + 8);
+            let pid = read_u32(params, at + 8);
             if pid != GPUMON_PID_INVALID && pid != 0 && !samples.pids.contains(&pid) {
                 samples.pids.push(pid);
             }
-            if layout.kernel_pointer.is_some_and(|offset| get_wide(params, at + usize::from(offset)) != 0) {
+            if layout.kernel_pointer.is_some_and(|offset| read_u64(params, at + usize::from(offset)) != 0) {
                 samples.kernel_pointers += 1;
             }
         }
@@ -208,7 +208,7 @@ mod tests {
     fn each_branch_gets_its_numbers_and_sizes() {
         let check = |version: &str, list: u32, details: u32, samples: Option<u32>, status_at: usize| {
             let release = release(version);
-            let (list_id, details_id) = (list_row(release), details_row(release));
+            let (list_id, details_id) = (pid_list_row(release), pid_info_row(release));
             let samples_of = mpu_abi::row_of(Control::PerfGpumonUtilV2, release).map(row);
             let sizes = (row(details_id).params_size, samples_of.map(|s| s.params_size));
             let found = (row(list_id).cmd.0, sizes, alloc_status(release));
@@ -232,9 +232,9 @@ mod tests {
     fn every_release_has_process_list_layouts() {
         for (major, minor) in (0..1000).flat_map(|major| [0, 76, 86, 999].map(|minor| (major, minor))) {
             let release = Release::new(major, minor, 0);
-            let (list, details) = (row(list_row(release)).layout, row(details_row(release)).layout);
+            let (list, details) = (row(pid_list_row(release)).layout, row(pid_info_row(release)).layout);
             assert!(matches!((list, details), (Layout::List(_), Layout::Query(_))), "{release}");
-            assert!(mpu_abi::history(details_row(release)).entry.is_some(), "{release}");
+            assert!(mpu_abi::history(pid_info_row(release)).entry.is_some(), "{release}");
             let samples = mpu_abi::row_of(Control::PerfGpumonUtilV2, release).map(|id| row(id).layout);
             assert!(samples.is_none_or(|layout| matches!(layout, Layout::Samples(_))), "{release}");
         }
@@ -247,7 +247,7 @@ mod tests {
         let mut params = vec![0u8; row.params_size as usize];
         let mut put = |slot: usize, engine: usize, pid: u32, pointer: u64| {
             let at = 16 + slot * 776 + 8 + engine * 128;
-            set(&mut params, at + 8, pid);
+            write_u32(&mut params, at + 8, pid);
             params[at + 120..at + 128].copy_from_slice(&pointer.to_ne_bytes());
         };
         put(0, 0, 415, 0xffff_8881_0000_0000);
@@ -267,8 +267,8 @@ mod tests {
             params[at..at + 8].copy_from_slice(&time.to_ne_bytes());
             // Memory is busy all the time; the second engine is the one of graphics.
             for (engine, busy) in [(0, 10_000), (1, busy)] {
-                set(&mut params, at + 8 + engine * 128, busy);
-                set(&mut params, at + 8 + engine * 128 + 8, pid);
+                write_u32(&mut params, at + 8 + engine * 128, busy);
+                write_u32(&mut params, at + 8 + engine * 128 + 8, pid);
             }
         };
         put(0, 3_000, 2_500, 415);

@@ -1,15 +1,15 @@
 //! The ioctls of NVIDIA's driver, and the unsafe code of this crate.
 //!
-//! Outside truth: NVIDIA's open kernel modules, `nvos.h` (`NVOS54`, `NVOS21`, `NVOS00`) and `nv_escape.h`.
+//! Source: NVIDIA's open kernel modules, `nvos.h` (`NVOS54`, `NVOS21`, `NVOS00`) and `nv_escape.h`.
 #![allow(unsafe_code)]
 
-use crate::bytes::get;
+use crate::bytes::read_u32;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `_IOWR('F', 0x2a, 32 bytes)`: control an object.
 const RM_CONTROL: libc::Ioctl = 0xc020_462a_u32 as libc::Ioctl;
-/// `_IOWR('F', 0x2b, 32 bytes)`: make an object. Every release takes this oldest of the three sizes.
+/// `_IOWR('F', 0x2b, 32 bytes)`: allocate an object. Every release accepts this oldest of the three sizes.
 const RM_ALLOC: libc::Ioctl = 0xc020_462b_u32 as libc::Ioctl;
 /// `_IOWR('F', 0x29, 16 bytes)`: free an object.
 const RM_FREE: libc::Ioctl = 0xc010_4629_u32 as libc::Ioctl;
@@ -26,38 +26,38 @@ fn send(fd: BorrowedFd<'_>, request: libc::Ioctl, block: &mut [u8]) -> io::Resul
     }
 }
 
-/// Issues a control. `words` are client, object and command; returns RM's status. The driver refuses a length of `params`
-/// that is not exactly the command's. Callers pass only commands whose parameters hold no pointer.
-pub(super) fn control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) -> io::Result<u32> {
+/// Issues a control and returns RM's status. `header` is client, object and command. The driver refuses a length of `params`
+/// that is not exactly the command's. Callers pass only commands without pointers in their parameters.
+pub(super) fn control(fd: BorrowedFd<'_>, header: [u32; 3], params: &mut [u8]) -> io::Result<u32> {
     let mut block = [0u8; 32];
-    put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
+    put(&mut block, 0, &header.map(u32::to_ne_bytes).concat());
     put(&mut block, 16, &(params.as_mut_ptr() as u64).to_ne_bytes());
     put(&mut block, 24, &(params.len() as u32).to_ne_bytes());
     send(fd, RM_CONTROL, &mut block)?;
-    Ok(get(&block, 28))
+    Ok(read_u32(&block, 28))
 }
 
-/// Makes an object. `words` are client, parent, new handle and class; returns RM's status, read at `status_at`, and the
-/// handle. 128 bytes of `params` are enough for each class in every release. They hold no pointer (`Object`).
+/// Allocates an object. Returns RM's status, read at `status_at`, and the handle. `header` is client, parent, new handle and
+/// class. 128 bytes of `params` are enough for each class in every release. They have no pointer (`Object`).
 pub(super) fn alloc(
     fd: BorrowedFd<'_>,
-    words: [u32; 4],
+    header: [u32; 4],
     params: &mut [u8; 128],
     status_at: usize,
 ) -> io::Result<(u32, u32)> {
     let mut block = [0u8; 32];
-    put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
+    put(&mut block, 0, &header.map(u32::to_ne_bytes).concat());
     put(&mut block, 16, &(params.as_mut_ptr() as u64).to_ne_bytes());
     send(fd, RM_ALLOC, &mut block)?;
-    Ok((get(&block, status_at), get(&block, 8)))
+    Ok((read_u32(&block, status_at), read_u32(&block, 8)))
 }
 
-/// Frees an object and its children. `words` are client, parent and the object itself.
-pub(super) fn free(fd: BorrowedFd<'_>, words: [u32; 3]) -> io::Result<u32> {
+/// Frees an object and its children. `header` is client, parent and the object itself.
+pub(super) fn free(fd: BorrowedFd<'_>, header: [u32; 3]) -> io::Result<u32> {
     let mut block = [0u8; 16];
-    put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
+    put(&mut block, 0, &header.map(u32::to_ne_bytes).concat());
     send(fd, RM_FREE, &mut block)?;
-    Ok(get(&block, 12))
+    Ok(read_u32(&block, 12))
 }
 
 fn put(block: &mut [u8], at: usize, bytes: &[u8]) {

@@ -4,7 +4,7 @@
 //! An engine takes containers if its socket accepts a connection and there is no file `retired` beside it. In doubt the
 //! specification stays unchanged ([`NoListener`] is the reason): a container never fails because of the engine.
 //!
-//! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`. docs/container/notify.md describes the runtimes.
+//! Source: OCI runtime specification 1.2, `linux.seccomp.listenerPath`. docs/container/notify.md describes the runtimes.
 
 mod policy;
 mod profile;
@@ -26,17 +26,17 @@ pub use policy::{Notify, NotifyPolicy, SOCKET};
 
 /// The container's own choice, if the policy allows one.
 const VARIABLE: &str = "MPU_NOTIFY";
-/// The driver's own major number (`NV_MAJOR_DEVICE_NUMBER` of its `nv.h`): an alias of a node is known by it.
+/// The driver's own major number (`NV_MAJOR_DEVICE_NUMBER` of its `nv.h`). It identifies a node with another name.
 const DRIVER_MAJOR: u64 = 195;
-/// The number of the init PID namespace, the same on every kernel: `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
+/// The inode number of the init PID namespace, the same on every kernel: `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`.
 const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// `FUSE_MINOR` of the misc devices (`include/linux/miscdevice.h`).
 const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
-/// A filter for all threads at once: seccomp(2), `EINVAL`.
+/// Installs a filter on all threads at once. It excludes a listener: seccomp(2), `EINVAL`.
 const TSYNC: &str = "SECCOMP_FILTER_FLAG_TSYNC";
 /// A file beside the socket of an engine that takes no new container.
 pub const RETIRED: &str = "retired";
-/// Limit of the wait for an engine whose queue is full. Users would notice a tenth of a second in a container's start.
+/// Limit of the wait for an engine whose connection queue is full. Users would notice a tenth of a second at a container's start.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Why a container starts without the engine, its specification unchanged.
@@ -48,7 +48,7 @@ pub enum NoListener {
     #[error("it gets no device of the driver")]
     NoDevice,
     #[error("it has no PID namespace of its own")]
-    HostPids,
+    HostPidNamespace,
     /// The specification names a PID namespace by a path that cannot be read.
     #[error("cannot look at its PID namespace {}", .0.display())]
     PidNamespace(PathBuf, #[source] io::Error),
@@ -66,17 +66,17 @@ pub enum NoListener {
     Already,
     /// A filter can have one listener only.
     #[error("its seccomp profile has a listener of its own")]
-    Listener,
+    OtherListener,
     /// A process can have one filter with a listener only.
     #[error("its seccomp profile has a rule SCMP_ACT_NOTIFY of its own")]
-    Notifies,
+    NotifyRule,
     /// The kernel refuses both at once: each uses the return value of seccomp(2).
     #[error("its seccomp profile has the flag {TSYNC}, with which no filter has a listener")]
     Tsync,
     #[error("its seccomp profile decides about ioctl by argument")]
-    ByArgument,
+    ArgumentRule,
     #[error("its seccomp profile has several rules for ioctl")]
-    Contradictory,
+    SeveralRules,
     #[error("its seccomp profile answers ioctl with {0}")]
     Refused(String),
     #[error("it has no seccomp profile, and none is known for {0}")]
@@ -96,7 +96,7 @@ impl NoListener {
             self,
             NoListener::Policy(_)
                 | NoListener::NoDevice
-                | NoListener::HostPids
+                | NoListener::HostPidNamespace
                 | NoListener::NoEngine(..)
                 | NoListener::Retired(_)
                 | NoListener::Already
@@ -105,7 +105,7 @@ impl NoListener {
 }
 
 /// Adds the engine's listener to the specification of a container that has the driver's nodes.
-pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), NoListener> {
+pub fn add_listener(tree: &mut Value, config: &Notify) -> Result<(), NoListener> {
     if !has_driver_nodes(tree) {
         return Err(NoListener::NoDevice);
     }
@@ -124,8 +124,8 @@ pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), NoListener> {
     let linux = tree.get_mut("linux").and_then(Value::as_object_mut);
     let linux = linux.ok_or_else(|| NoListener::Malformed { at: "linux".into(), expected: "an object" })?;
     let profile = match linux.get("seccomp") {
-        None | Some(Value::Null) => profile::minimal(std::env::consts::ARCH, &socket)?,
-        Some(profile) => profile::edited(profile, &socket)?,
+        None | Some(Value::Null) => profile::allow_all_with_listener(std::env::consts::ARCH, &socket)?,
+        Some(profile) => profile::with_listener(profile, &socket)?,
     };
     linux.insert("seccomp".into(), profile);
     Ok(())
@@ -166,12 +166,12 @@ fn has_driver_nodes(tree: &Value) -> bool {
     list(tree, "/linux/devices").iter().any(is_node) || list(tree, "/mounts").iter().any(is_mounted)
 }
 
-/// Names of the driver's nodes begin with nvidia in every container.
+/// In every container the names of the driver's nodes begin with nvidia.
 fn is_driver_node(node: &Path) -> bool {
     node.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvidia"))
 }
 
-/// Device numbers of an entry. None, also for -1, stands for any number.
+/// Device numbers of an entry. A missing or negative number is none, which means any number.
 fn numbers(entry: &Value) -> (Option<u64>, Option<u64>) {
     let number = |key: &str| entry.get(key).and_then(Value::as_u64);
     (number("major"), number("minor"))
@@ -181,16 +181,17 @@ fn list<'a>(tree: &'a Value, at: &str) -> &'a [Value] {
     tree.pointer(at).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Whether it gets the node, or may make and open it. Every container may make nodes that it cannot open.
+/// Whether the container gets the node, or may create and open it. Every container may create nodes that it cannot open.
 fn has_fuse(tree: &Value) -> bool {
     list(tree, "/linux/devices").iter().any(|node| numbers(node) == FUSE)
         || write_rules(tree).any(|rule| covers(rule, FUSE))
 }
 
-/// Whether it may use every device, as privileged containers may.
+/// Whether the container may use every device, as privileged containers may.
 fn is_privileged(tree: &Value) -> bool {
-    let of_all = |rule: &Value| rule.get("type").and_then(Value::as_str).is_none_or(|kind| matches!(kind, "" | "a"));
-    write_rules(tree).any(|rule| of_all(rule) && numbers(rule) == (None, None))
+    let is_any_type =
+        |rule: &Value| rule.get("type").and_then(Value::as_str).is_none_or(|kind| matches!(kind, "" | "a"));
+    write_rules(tree).any(|rule| is_any_type(rule) && numbers(rule) == (None, None))
 }
 
 /// Whether a rule applies to a device.
@@ -217,7 +218,7 @@ fn check_pid_namespace(tree: &Value) -> Result<(), NoListener> {
     let Some(pids) =
         list(tree, "/linux/namespaces").iter().find(|one| one.get("type").is_some_and(|kind| kind == "pid"))
     else {
-        return Err(NoListener::HostPids);
+        return Err(NoListener::HostPidNamespace);
     };
     let path = match pids.get("path") {
         None | Some(Value::Null) => return Ok(()),
@@ -226,7 +227,7 @@ fn check_pid_namespace(tree: &Value) -> Result<(), NoListener> {
         Some(_) => return Err(NoListener::Malformed { at: "linux.namespaces.path".into(), expected: "a text" }),
     };
     match fs::metadata(path) {
-        Ok(meta) if meta.ino() == INIT_PID_NAMESPACE => Err(NoListener::HostPids),
+        Ok(meta) if meta.ino() == INIT_PID_NAMESPACE => Err(NoListener::HostPidNamespace),
         Ok(_) => Ok(()),
         Err(error) => Err(NoListener::PidNamespace(path.into(), error)),
     }

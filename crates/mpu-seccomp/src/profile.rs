@@ -1,8 +1,8 @@
 //! Adds a listener for the engine's requests to a container's seccomp profile.
 //!
-//! Guarantees: every other call keeps its action, and unknown fields stay. A profile that cannot be edited so is unchanged.
+//! Every other call keeps its action, and unknown fields stay. A profile for which that is impossible stays unchanged.
 //!
-//! Outside truth: OCI runtime specification 1.2, `config-linux.md`, "Seccomp". Runtimes skip rules whose action is the
+//! Source: OCI runtime specification 1.2, `config-linux.md`, "Seccomp". Runtimes skip rules whose action is the
 //! default one (runc's `matchCall`, crun's `libcrun_generate_seccomp`). libseccomp kills on architectures that a filter does
 //! not name: seccomp_attr_set(3), `SCMP_FLTATR_ACT_BADARCH`.
 
@@ -15,7 +15,7 @@ use super::{NoListener, TSYNC};
 const METADATA: &str = "mpu";
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 /// Actions that let a call through.
-const LETS_THROUGH: [&str; 2] = ["SCMP_ACT_ALLOW", "SCMP_ACT_LOG"];
+const ALLOWING_ACTIONS: [&str; 2] = ["SCMP_ACT_ALLOW", "SCMP_ACT_LOG"];
 
 /// Native architectures, each with all architectures whose programs its kernels run.
 const ARCHITECTURES: [(&str, &[&str]); 2] = [
@@ -23,15 +23,15 @@ const ARCHITECTURES: [(&str, &[&str]); 2] = [
     ("aarch64", &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]),
 ];
 
-/// A profile for a container without one.
-pub(super) fn minimal(architecture: &str, socket: &str) -> Result<Value, NoListener> {
+/// The profile for a container without one: it allows all other calls.
+pub(super) fn allow_all_with_listener(architecture: &str, socket: &str) -> Result<Value, NoListener> {
     let found = ARCHITECTURES.iter().find(|(native, _)| *native == architecture);
     let Some((_, architectures)) = found else { return Err(NoListener::Architecture(architecture.into())) };
-    edited(&json!({"defaultAction": LETS_THROUGH[0], "architectures": architectures}), socket)
+    with_listener(&json!({"defaultAction": ALLOWING_ACTIONS[0], "architectures": architectures}), socket)
 }
 
-/// Returns the profile with the listener.
-pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, NoListener> {
+/// Adds the listener to a copy of the profile.
+pub(super) fn with_listener(profile: &Value, socket: &str) -> Result<Value, NoListener> {
     let mut profile = profile.as_object().cloned().ok_or_else(|| malformed("", "an object"))?;
     let has = |field: &str, value: &str| profile.get(field).is_some_and(|held| held == value);
     if has("listenerPath", socket) && has("listenerMetadata", METADATA) {
@@ -41,7 +41,7 @@ pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, NoListener>
         match profile.get(field) {
             None | Some(Value::Null) => {}
             Some(Value::String(text)) if text.is_empty() => {}
-            Some(_) => return Err(NoListener::Listener),
+            Some(_) => return Err(NoListener::OtherListener),
         }
     }
     if profile.get("flags").and_then(Value::as_array).is_some_and(|flags| flags.iter().any(|flag| flag == TSYNC)) {
@@ -54,7 +54,7 @@ pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, NoListener>
         Some(_) => return Err(malformed("syscalls", "a list")),
     };
     let action = action_of_ioctl(&default, &rules)?;
-    if !LETS_THROUGH.contains(&action.as_str()) {
+    if !ALLOWING_ACTIONS.contains(&action.as_str()) {
         return Err(NoListener::Refused(action));
     }
     if action != default {
@@ -77,7 +77,7 @@ pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, NoListener>
 /// The one action for every `ioctl`.
 fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, NoListener> {
     if default == NOTIFY {
-        return Err(NoListener::Notifies);
+        return Err(NoListener::NotifyRule);
     }
     let mut action = None;
     for rule in rules {
@@ -85,9 +85,9 @@ fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, NoListener>
         let names = rule.get("names").and_then(Value::as_array).filter(|names| names.iter().all(Value::is_string));
         let names =
             names.filter(|names| !names.is_empty()).ok_or_else(|| malformed("syscalls.names", "a list of texts"))?;
-        let its = text(rule, "action", "syscalls.action")?;
-        if its == NOTIFY {
-            return Err(NoListener::Notifies);
+        let rule_action = text(rule, "action", "syscalls.action")?;
+        if rule_action == NOTIFY {
+            return Err(NoListener::NotifyRule);
         }
         if !names.iter().any(|name| name == "ioctl") {
             continue;
@@ -95,11 +95,11 @@ fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, NoListener>
         match rule.get("args") {
             None | Some(Value::Null) => {}
             Some(Value::Array(conditions)) if conditions.is_empty() => {}
-            Some(Value::Array(_)) => return Err(NoListener::ByArgument),
+            Some(Value::Array(_)) => return Err(NoListener::ArgumentRule),
             Some(_) => return Err(malformed("syscalls.args", "a list")),
         }
-        if action.replace(its.clone()).is_some_and(|before| before != its) {
-            return Err(NoListener::Contradictory);
+        if action.replace(rule_action.clone()).is_some_and(|before| before != rule_action) {
+            return Err(NoListener::SeveralRules);
         }
     }
     Ok(action.unwrap_or_else(|| default.to_owned()))

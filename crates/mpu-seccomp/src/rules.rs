@@ -6,7 +6,7 @@
 //! The driver looks at a request's number and size only, so the rules ignore type and direction. Like the kernel, they
 //! ignore the upper half of the argument register.
 //!
-//! Outside truth: `mpu_abi::ioctl`; the kernel's `asm-generic/ioctl.h` (place of number and size); libseccomp 2.5,
+//! Source: `mpu_abi::ioctl`; the kernel's `asm-generic/ioctl.h` (place of number and size); libseccomp 2.5,
 //! seccomp_rule_add(3): `SCMP_CMP_MASKED_EQ` compares after a mask, and its first datum is the mask. OCI's `value` is
 //! that first datum and `valueTwo` the second, in runc (`getCondition`) and crun (`libcrun_generate_seccomp`).
 
@@ -28,7 +28,7 @@ const XFER: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
 const ENGINE_REQUESTS: [u32; 3] = [CONTROL, EVENT, XFER];
 const _: () = assert!(CONTROL == 0x0020_002a && EVENT == 0x0010_0052 && XFER == 0x0010_00d3);
 
-/// Requests that are the same as `value` where `mask` has bits.
+/// Requests that equal `value` under `mask`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Requests {
     mask: u32,
@@ -67,23 +67,23 @@ pub(super) fn other_requests() -> Vec<Requests> {
         groups.entry(ENGINE_REQUESTS.map(|one| (one ^ first) & bit != 0)).or_default().push(bit);
     }
     // The bit's value: the first request's, or the other one.
-    let has = |bit: u32, otherwise: bool| if otherwise { !first & bit } else { first & bit };
-    let pair = |(a, x), (b, y)| Requests { mask: a | b, value: has(a, x) | has(b, y) };
+    let value_of = |bit: u32, differs: bool| if differs { !first & bit } else { first & bit };
+    let pair = |(a, x), (b, y)| Requests { mask: a | b, value: value_of(a, x) | value_of(b, y) };
     let common = groups.remove(&[false; ENGINE_REQUESTS.len()]).unwrap_or_default();
-    let common = common.into_iter().map(|bit| Requests { mask: bit, value: has(bit, true) });
-    let going_round = |bits: &Vec<u32>| {
+    let common = common.into_iter().map(|bit| Requests { mask: bit, value: value_of(bit, true) });
+    let cycle_patterns = |bits: &Vec<u32>| {
         let following = bits.iter().cycle().skip(1);
-        let round = bits.iter().zip(following).filter(|(bit, next)| bit != next);
-        round.map(|(bit, next)| pair((*bit, false), (*next, true))).collect::<Vec<_>>()
+        let pairs = bits.iter().zip(following).filter(|(bit, next)| bit != next);
+        pairs.map(|(bit, next)| pair((*bit, false), (*next, true))).collect::<Vec<_>>()
     };
-    let mixed: Vec<_> = groups.values().flat_map(going_round).collect();
+    let mixed: Vec<_> = groups.values().flat_map(cycle_patterns).collect();
     let groups: Vec<_> = groups.iter().collect();
     let mut between = Vec::new();
-    for (at, (in_one, one)) in groups.iter().enumerate() {
-        for (in_other, other) in &groups[at + 1..] {
-            let is_had = |x, y| in_one.iter().zip(in_other.iter()).any(|had| had == (&x, &y));
-            let never = [(false, true), (true, false), (true, true)].into_iter().filter(|(x, y)| !is_had(*x, *y));
-            between.extend(never.map(|(x, y)| pair((one[0], x), (other[0], y))));
+    for (at, (one_differs, one)) in groups.iter().enumerate() {
+        for (other_differs, other) in &groups[at + 1..] {
+            let occurs = |x, y| one_differs.iter().zip(other_differs.iter()).any(|both| both == (&x, &y));
+            let absent = [(false, true), (true, false), (true, true)].into_iter().filter(|(x, y)| !occurs(*x, *y));
+            between.extend(absent.map(|(x, y)| pair((one[0], x), (other[0], y))));
         }
     }
     common.chain(mixed).chain(between).collect()

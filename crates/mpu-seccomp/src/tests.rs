@@ -64,7 +64,7 @@ fn edited_profile_keeps_other_actions() {
         let mut before =
             json!({"x-first": 1.50, "defaultAction": default, "syscalls": rules, "flags": ["SECCOMP_FILTER_FLAG_LOG"]});
         before["architectures"] = json!(["SCMP_ARCH_X86_64"]);
-        let after = profile::edited(&before, SOCKET).expect("a usual one");
+        let after = profile::with_listener(&before, SOCKET).expect("a usual one");
         for request in REQUESTS {
             check_unchanged_except_notified(&before, &after, request);
         }
@@ -75,21 +75,21 @@ fn edited_profile_keeps_other_actions() {
         }
         assert_eq!((&after["listenerPath"], &after["listenerMetadata"]), (&json!(SOCKET), &json!("mpu")));
         // A second edit changes nothing, and another socket belongs to another engine.
-        assert!(matches!(profile::edited(&after, SOCKET), Err(NoListener::Already)));
-        assert!(matches!(profile::edited(&after, "/run/y.sock"), Err(NoListener::Listener)));
+        assert!(matches!(profile::with_listener(&after, SOCKET), Err(NoListener::Already)));
+        assert!(matches!(profile::with_listener(&after, "/run/y.sock"), Err(NoListener::OtherListener)));
     }
 }
 
 #[test]
 fn minimal_profile_allows_other_calls() {
     for (architecture, known) in [("x86_64", "SCMP_ARCH_X86"), ("aarch64", "SCMP_ARCH_ARM")] {
-        let made = profile::minimal(architecture, SOCKET).unwrap();
+        let made = profile::allow_all_with_listener(architecture, SOCKET).unwrap();
         assert!(made["architectures"].as_array().unwrap().contains(&json!(known)));
         for request in REQUESTS {
             check_unchanged_except_notified(&json!({"defaultAction": "SCMP_ACT_ALLOW"}), &made, request);
         }
     }
-    assert!(matches!(profile::minimal("pdp11", SOCKET), Err(NoListener::Architecture(_))));
+    assert!(matches!(profile::allow_all_with_listener("pdp11", SOCKET), Err(NoListener::Architecture(_))));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn unsplittable_profile_is_refused_with_reason() {
         (rule(json!({"names": ["ioctl"]})), "linux.seccomp.syscalls.action of its"),
         (ioctl(("args", json!(1))), "linux.seccomp.syscalls.args of its"),
     ] {
-        let error = profile::edited(&profile, SOCKET).expect_err("refused").to_string();
+        let error = profile::with_listener(&profile, SOCKET).expect_err("refused").to_string();
         assert!(error.contains(message), "{error}: {profile}");
     }
 }
@@ -156,7 +156,7 @@ impl Case {
     /// `listens`, or the error's text. Checks that a container without a listener is unchanged.
     fn outcome(&self) -> String {
         let mut tree = self.spec.clone();
-        match listen(&mut tree, &self.config) {
+        match add_listener(&mut tree, &self.config) {
             Ok(()) => {
                 assert_eq!(tree["linux"]["seccomp"]["listenerPath"], json!(self.config.socket));
                 tree["linux"].as_object_mut().unwrap().remove("seccomp");
@@ -349,7 +349,7 @@ proptest! {
     #[test]
     fn arbitrary_profile_is_split_or_unchanged(profile in any_profile(), request: u32, is_control: bool) {
         let request = if is_control { request & !0x3fff_00ff | 0x0020_002a } else { request };
-        if let Ok(after) = profile::edited(&profile, SOCKET) {
+        if let Ok(after) = profile::with_listener(&profile, SOCKET) {
             check_unchanged_except_notified(&profile, &after, request);
         }
     }

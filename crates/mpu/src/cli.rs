@@ -10,7 +10,7 @@ use crate::top;
 use crate::who;
 use clap::builder::{PossibleValuesParser, StyledStr, Styles};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
-use mpu_engine::module::elsewhere;
+use mpu_engine::module::other_kernel;
 use mpu_engine::up;
 use mpu_host::exit::Exit;
 use std::ffi::OsString;
@@ -121,7 +121,7 @@ pub enum Command {
     Config {
         /// What to do with it
         #[command(subcommand)]
-        what: ConfigVerb,
+        verb: ConfigVerb,
     },
 
     /// Install this mpu on this host: files, module, service; and start it
@@ -137,7 +137,7 @@ pub enum Command {
     Agent {
         /// What to do
         #[command(subcommand)]
-        what: AgentVerb,
+        verb: AgentVerb,
     },
 
     /// Give GPU containers of a container engine the notify engine's listener, by the Node Resource Interface (NRI)
@@ -146,7 +146,7 @@ pub enum Command {
 
     /// Build the module for another kernel, for nodes without headers and compiler
     #[command(long_about = BUILD_LONG, after_long_help = BUILD_EXAMPLES)]
-    Build(elsewhere::BuildOptions),
+    Build(other_kernel::BuildOptions),
 
     /// Print the JSON Schema of what a command prints with --json; without a command, list those that have one
     #[command(long_about = SCHEMA_LONG, after_help = SCHEMA_EXAMPLES)]
@@ -190,7 +190,7 @@ pub enum Command {
     Notify {
         /// Which part
         #[command(subcommand)]
-        what: NotifyVerb,
+        verb: NotifyVerb,
     },
 
     /// The child of `mpu metrics`
@@ -350,7 +350,7 @@ pub enum AgentVerb {
     /// Say whether a container on this node got a right answer recently
     Ready {
         /// The agent's name
-        #[arg(long, env = agent::ID)]
+        #[arg(long, env = agent::ID_VARIABLE)]
         id: String,
 
         /// How old a measurement may be
@@ -361,7 +361,7 @@ pub enum AgentVerb {
     /// Say whether the agent's loop runs
     Alive {
         /// The agent's name
-        #[arg(long, env = agent::ID)]
+        #[arg(long, env = agent::ID_VARIABLE)]
         id: String,
 
         /// How long one round of the loop may take: a round that builds the module takes minutes

@@ -1,4 +1,4 @@
-//! The driver, in reports.
+//! The driver in reports.
 
 use mpu_host::driver::{self, Driver, Flavour};
 use schemars::JsonSchema;

@@ -1,11 +1,11 @@
-//! MPU on a host: loads an engine, says what it does, and measures whether a container is seen right.
+//! The `mpu` command's library: starts and stops an engine, reports its state, and measures whether containers get
+//! right answers.
 //!
-//! Owns everything that runs in user space on the host. Knows nothing of how PIDs are translated (`mpu-core`) and, but
-//! for the probe's few questions, nothing of the driver's layouts (`mpu-abi`).
+//! Runs in user space on the host. `mpu-core` translates PIDs, and `mpu-rm` calls the driver.
 //!
-//! Entry points: [`commands`], one function per command, each giving a report that prints as text or as JSON.
+//! Entry points: [`commands`], with one function per command. Each returns a report that prints as text or as JSON.
 
-// The tests' modules that both sides share name the crate.
+// Test modules that unit and integration tests share refer to the crate by its name.
 #[cfg(test)]
 extern crate self as mpu;
 
@@ -13,6 +13,7 @@ pub mod agent;
 pub mod cli;
 pub mod cluster;
 pub mod commands;
+pub mod container_engines;
 pub mod doctor;
 pub mod driver_view;
 pub mod install;
@@ -26,4 +27,3 @@ pub mod processes;
 pub mod report;
 pub mod top;
 pub mod who;
-pub mod wiring;

@@ -1,25 +1,25 @@
-//! The `mpu` command: reads the line, runs the command, prints its report or its failure, and ends with the documented
-//! code.
+//! The `mpu` command: parses the command line, runs the command, prints its report or failure, and exits with the
+//! documented code.
 
 use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
 use hyper::body::Bytes;
-use mpu::agent::note::Question;
+use mpu::agent::note::KubeletProbe;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
 use mpu::commands::{agent, config, doctor, fields, schema, status, up};
 use mpu::install;
 use mpu::issue;
 use mpu::listing;
 use mpu::manual;
-use mpu::metrics::collect::Patience;
+use mpu::metrics::collect::Timeouts;
 use mpu::metrics::{self, MetricsOptions, source};
 use mpu::nri;
 use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
 use mpu_host::config::{Config, rules};
-use mpu_host::progress::{Progress, say};
+use mpu_host::progress::{Progress, print_line};
 use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
 use mpu::report::{self, Report, Style};
@@ -36,17 +36,17 @@ use std::time::Duration;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return print_usage_error(&error),
     };
     let code = match &cli.command {
         Command::Run { command } => run_supervised(&cli, command),
-        Command::Notify { what } => part(&cli, what),
-        _ => run(&cli).unwrap_or_else(|error| fail(cli.json, &cli, &error)).code(),
+        Command::Notify { verb } => run_notify_part(&cli, verb),
+        _ => run(&cli).unwrap_or_else(|error| print_failure(cli.json, &cli, &error)).code(),
     };
     ExitCode::from(code)
 }
 
-/// `mpu run`, which exits with its command's code.
+/// Runs `mpu run`. Returns the exit code of its command.
 fn run_supervised(cli: &Cli, command: &[OsString]) -> u8 {
     let program = supervisor::keeper::this_program().context("cannot find this executable");
     let ended = program.and_then(|program| {
@@ -54,15 +54,15 @@ fn run_supervised(cli: &Cli, command: &[OsString]) -> u8 {
         ended.map_err(Explained::from).context("the command did not run")
     });
     ended.unwrap_or_else(|error| {
-        // As text: standard output is the command's, and so are exit codes but one.
-        fail(false, cli, &error);
+        // Text, never JSON: standard output belongs to the command. All exit codes but one do, too.
+        print_failure(false, cli, &error);
         notify::run::OWN_FAILURE
     })
 }
 
-/// A part of the notify engine, whose parent reads the exit code.
-fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
-    let ended = match what {
+/// Runs a part of the notify engine. Its parent process reads the exit code.
+fn run_notify_part(cli: &Cli, verb: &NotifyVerb) -> u8 {
+    let ended = match verb {
         NotifyVerb::Serve => supervisor::daemon::serve(&Host::this()).map(|end| end.code()),
         NotifyVerb::Hold => supervisor::keeper::this_program()
             .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source })
@@ -71,15 +71,16 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };
     ended.unwrap_or_else(|error| {
-        fail(cli.json, cli, &anyhow::Error::from(Explained::from(error)).context("the engine cannot go on")).code()
+        print_failure(cli.json, cli, &anyhow::Error::from(Explained::from(error)).context("the engine cannot go on"))
+            .code()
     })
 }
 
-/// Says why rules with a label match no pod, if so.
-fn warn_of_rules(host: &Host) {
+/// Warns if rules with a label match no pod.
+fn warn_about_unmatched_rules(host: &Host) {
     let why = Config::of(host).ok().and_then(|config| rules::without_pods(host, &config));
     if let Some(why) = why {
-        say(format_args!("mpu: warning: {why}"));
+        print_line(format_args!("mpu: warning: {why}"));
     }
 }
 
@@ -89,7 +90,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Up(options) => {
             let options = engine::up::UpOptions { probe: Some(mpu::probe::call_driver), ..options.clone() };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
-            warn_of_rules(&host);
+            warn_about_unmatched_rules(&host);
             print_report(cli, &done)
         }
         Command::Down(options) => {
@@ -116,20 +117,20 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             install::stage(root, &manual::documents()?).context("nothing is staged")?;
             Ok(Exit::Ok)
         }
-        Command::Config { what } => match what {
+        Command::Config { verb } => match verb {
             ConfigVerb::Check { file } => {
                 print_report(cli, &config::check(&host, file.as_deref()).context("the configuration is not valid")?)
             }
             ConfigVerb::Show => print_report(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => {
                 let applied = engine::apply::apply(&host).context("nothing was applied")?;
-                warn_of_rules(&host);
+                warn_about_unmatched_rules(&host);
                 print_report(cli, &applied)
             }
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Build(options) => {
-            let done = engine::module::elsewhere::build(&host, options).map_err(Explained::from);
+            let done = engine::module::other_kernel::build(&host, options).map_err(Explained::from);
             print_report(cli, &done.context("there is no module for that kernel")?)
         }
         Command::Metrics(options) => {
@@ -139,7 +140,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
         }
         Command::Nri(options) => {
-            let log = |line: &str| say(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
+            let log = |line: &str| print_line(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
             nri::run_until_signal(options, &log).map_err(Explained::from).context("the plugin does not serve")?;
             Ok(Exit::Ok)
         }
@@ -148,15 +149,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             mpu::top::top(&host, options, cli.json).map_err(Explained::from).context("there is nothing to watch")
         }
         Command::Who(options) => {
-            let log = |line: &str| say(format_args!("mpu: {line}"));
+            let log = |line: &str| print_line(format_args!("mpu: {line}"));
             let who = mpu::who::who(&host, options, &log).map_err(Explained::from);
             let who = who.context("the holders of the driver are not known")?;
             if !cli.json {
-                who.notes.iter().for_each(|line| say(format_args!("mpu: {line}")));
+                who.notes.iter().for_each(|line| print_line(format_args!("mpu: {line}")));
             }
             print_report(cli, &who)
         }
-        Command::Agent { what } => run_agent(cli, &host, what),
+        Command::Agent { verb } => run_agent(cli, &host, verb),
         Command::Doctor(options) => match &options.report {
             _ if options.list => print(doctor::list().as_bytes()),
             None => print_report(cli, &doctor::examine(&host)),
@@ -169,14 +170,14 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Run { .. } | Command::Notify { .. } => unreachable!("they end with codes of their own"),
         Command::Schema { command: None, .. } => print(schema::list().as_bytes()),
         Command::Schema { command: Some(name), fields } => {
-            let text = if *fields { fields::text_of(name) } else { schema::of(name) };
+            let text = if *fields { fields::render(name) } else { schema::render(name) };
             print(text.unwrap_or_default().as_bytes())
         }
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match manual::page(command) {
             Some(page) => print(&page.context("cannot render the manual page")?),
             None => {
-                say(format_args!("mpu: there is no command {}\nfix: mpu --help lists them", command.join(" ")));
+                print_line(format_args!("mpu: there is no command {}\nfix: mpu --help lists them", command.join(" ")));
                 Ok(Exit::Usage)
             }
         },
@@ -194,8 +195,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
 
 /// Runs the exporter. Addresses go to standard error once they are open.
 fn run_metrics(host: &Host, options: &MetricsOptions) -> Result<Option<Bytes>, metrics::MetricsError> {
-    let on_listening = |addresses: &[String]| say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
-    metrics::run(source::sources(host), options.label.clone(), Patience::default(), &options.way(), on_listening)
+    let on_listening =
+        |addresses: &[String]| print_line(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
+    metrics::run(
+        source::sources(host),
+        options.label.clone(),
+        Timeouts::default(),
+        &options.output_mode(),
+        on_listening,
+    )
 }
 
 fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Result<Exit> {
@@ -205,18 +213,18 @@ fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Resul
         let seen = processes::snapshot(host, processes::Depth::Everything);
         let seen = seen.and_then(|seen| options.filter.check(&seen.gpus).map(|()| seen));
         let seen = seen.map_err(Explained::from).context("GPU processes are not known")?;
-        listing::listed(host, seen, options, width)
+        listing::select(host, seen, options, width)
     };
     if !cli.json {
-        listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
+        listed.stderr_lines().iter().for_each(|line| print_line(format_args!("mpu: {line}")));
     }
     print_report(cli, &listed)
 }
 
-fn run_agent(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {
-    let (question, id, within) = match what {
-        AgentVerb::Ready { id, within } => (Question::Ready, id, *within),
-        AgentVerb::Alive { id, within } => (Question::Alive, id, *within),
+fn run_agent(cli: &Cli, host: &Host, verb: &AgentVerb) -> anyhow::Result<Exit> {
+    let (question, id, within) = match verb {
+        AgentVerb::Ready { id, within } => (KubeletProbe::Ready, id, *within),
+        AgentVerb::Alive { id, within } => (KubeletProbe::Alive, id, *within),
         AgentVerb::Run(options) => {
             let mut wait = wait_for_signal()?;
             return print_report(
@@ -228,7 +236,8 @@ fn run_agent(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {
     print_report(cli, &agent::probe(host, question, id, within).context("it is not known")?)
 }
 
-/// A pause that returns whether a stop signal came. Without a handler, a container's PID 1 ignores signals.
+/// Returns a pause function, whose result is whether a stop signal came. Without a handler, a container's PID 1 ignores
+/// signals.
 fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot install signal handlers")?;
     let (sender, received) = mpsc::channel();
@@ -240,7 +249,7 @@ fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
     Ok(move |pause| {
         let stops = received.recv_timeout(pause).is_ok();
         if stops {
-            say("mpu: stopped by a signal");
+            print_line("mpu: stopped by a signal");
         }
         stops
     })
@@ -267,25 +276,25 @@ fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
 }
 
 /// Prints a failure as a chain of causes, and its fix.
-fn fail(json: bool, cli: &Cli, error: &anyhow::Error) -> Exit {
-    let known = error.downcast_ref::<Explained>();
-    if let (true, Some(known)) = (json, known) {
-        let _ = print((report::json_of_error(cli.command.name(), &**known) + "\n").as_bytes());
-        return known.exit();
+fn print_failure(json: bool, cli: &Cli, error: &anyhow::Error) -> Exit {
+    let explained = error.downcast_ref::<Explained>();
+    if let (true, Some(explained)) = (json, explained) {
+        let _ = print((report::json_of_error(cli.command.name(), &**explained) + "\n").as_bytes());
+        return explained.exit();
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();
-    say(format_args!("mpu: {}", causes.join(": ")));
-    match known {
-        Some(known) => {
-            say(format_args!("fix: {}", known.fix()));
-            known.exit()
+    print_line(format_args!("mpu: {}", causes.join(": ")));
+    match explained {
+        Some(explained) => {
+            print_line(format_args!("fix: {}", explained.fix()));
+            explained.exit()
         }
         None => Exit::Failed,
     }
 }
 
 /// Prints a usage error, or the requested help.
-fn usage(error: &clap::Error) -> ExitCode {
+fn print_usage_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     ExitCode::from(if is_help { Exit::Ok } else { Exit::Usage }.code())

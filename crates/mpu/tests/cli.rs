@@ -1,7 +1,7 @@
-//! The `mpu` command as a shell meets it: output streams, exit codes, and hosts on which something is wrong.
+//! The `mpu` command in a shell: output streams, exit codes, and broken hosts.
 //!
-//! Every broken host is a directory given with `--host-root`; the same facts break a real one. Loading itself is
-//! tested in guests.
+//! A broken host is a directory for `--host-root`, with the same files as on a real host. Tests in QEMU guests load the
+//! module.
 
 mod schema;
 
@@ -23,7 +23,7 @@ struct Host {
 }
 
 impl Host {
-    /// One on which nothing is wrong, but that it is not the running one.
+    /// A healthy host, except that it is not the running one.
     fn in_order() -> Host {
         let host = Host { fake: FakeHost::in_order(), sources: tempfile::tempdir().unwrap() };
         host.fake.tool("make", "for a; do case $a in M=*) echo module >\"${a#M=}/mpu.ko\";; esac; done");
@@ -274,7 +274,7 @@ fn configuration_is_checked_from_pipe_too() {
 }
 
 #[test]
-fn ps_where_numbers_would_not_be_hosts() {
+fn ps_outside_host_namespace_fails() {
     let host = Host::in_order();
     for line in [&["ps"][..], &["ps", "--json"]] {
         let run = host.run(line);
@@ -321,7 +321,7 @@ fn invalid_command_lines_are_usage_errors() {
         assert_eq!(mpu(line).code, 2, "{line:?}");
     }
     assert_eq!(mpu(&["man", "nonsense"]).code, 2);
-    // What docs/cli.md says of JSON, and docs/exit-codes.md of standard output.
+    // As docs/cli.md and docs/exit-codes.md describe JSON and standard output.
     for line in [&["--json", "--nonsense"][..], &["status", "--json", "--nonsense"], &["doctor", "--json", "x"]] {
         let run = mpu(line);
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{line:?}");
@@ -386,7 +386,7 @@ fn closed_stdout_is_no_failure() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Each shell reads its script without executing it, where that shell is; bash is everywhere that this is tested.
+/// Each installed shell must parse its script. Only bash is required.
 #[test]
 fn shells_can_read_their_completions() {
     let dir = tempfile::tempdir().unwrap();
@@ -404,7 +404,7 @@ fn shells_can_read_their_completions() {
     assert!(read.contains(&"bash"), "{read:?}");
 }
 
-/// As text of its own each is tested elsewhere; here, that no command answers in JSON other than its schema says.
+/// Each command's JSON must match its schema. Other tests cover the text.
 #[test]
 fn every_command_answers_as_its_schema_says() {
     let host = Host::in_order();

@@ -1,4 +1,4 @@
-//! Programs that know the language of manual pages read those of `mpu`; tables of pages have the names that the programs print.
+//! Checks the manual pages with mandoc and groff, and the names in the documentation's tables.
 
 use mpu_core::Reason;
 use mpu_host::exit::Exit;

@@ -1,4 +1,4 @@
-//! `mpu doctor` on hosts on which one thing is wrong: each is found, by name, with its level, the exit code and a way out.
+//! `mpu doctor` on hosts with one fault each. It must find the fault, with its level, exit code and fix.
 
 mod schema;
 
@@ -31,7 +31,7 @@ impl Deref for Host {
 }
 
 impl Host {
-    /// One on which nothing is wrong.
+    /// A healthy host.
     fn in_order() -> Host {
         let host = Host(FakeHost::in_order());
         // systemctl is-failed: it has not.
@@ -95,21 +95,22 @@ fn word(finding: &Value, key: &str) -> String {
     finding[key].as_str().unwrap_or_default().to_string()
 }
 
-/// The findings that are worth a look.
+/// The findings that are not in order.
 fn bad(json: &Value) -> Vec<Value> {
     let findings = json["findings"].as_array().unwrap().iter();
     findings.filter(|f| f["level"] == "attention" || f["level"] == "broken").cloned().collect()
 }
 
-/// With each of these files, all is right still.
-fn is_in_order(because: &str, files: &[(&str, &str)]) {
+/// Checks that doctor finds nothing on a host with these files.
+fn check_no_finding(because: &str, files: &[(&str, &str)]) {
     let host = Host::in_order();
     files.iter().for_each(|(path, text)| host.write(path, text));
     assert_eq!(host.examine().0, 0, "{because}");
 }
 
-/// With `breakage`, this check finds something of this level, its fix holds these words, and nothing else but `others` is found.
-fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn(&Host)) {
+/// Checks that after `breakage` this check has a finding of this level with this fix, and that only `others` have
+/// findings, too.
+fn check_finding(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn(&Host)) {
     let host = Host::in_order();
     breakage(&host);
     let (code, json) = host.examine();
@@ -126,8 +127,8 @@ fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn
     assert_eq!((code, json["exit"].as_i64().unwrap()), (worst, i64::from(worst)));
 }
 
-/// A fix can be typed as it is: it is a command of these, which look, install, load, start or remove another project's module, or it is a comment; a
-/// shell understands it, and nothing in it stands for something else.
+/// Checks that a fix can be typed unchanged: it is a comment or uses only these programs, a shell parses it, and it has
+/// no placeholders.
 fn is_safe_to_type(fix: &str) {
     const PROGRAMS: &str = "apt-get cat depmod dkms dmesg dnf grep journalctl ls lsmod mkdir modinfo modprobe mokutil mpu \
         nvidia-ctk nvidia-modprobe openssl rm rmmod sed sysctl systemctl tail zypper /usr/local/bin/mpu";
@@ -159,13 +160,13 @@ fn packed_module_is_inspected_in_memory() {
 }
 
 #[test]
-fn host_in_order_is_called_so() {
+fn healthy_host_has_no_findings() {
     let (code, json) = Host::in_order().examine();
     let findings = json["findings"].as_array().unwrap();
     let skipped: Vec<_> =
         findings.iter().filter(|f| f["level"] != "ok").map(|f| f["check"].as_str().unwrap()).collect();
-    // Only the running host has containers to look into; this one has a module of format 1, which does not tell how it
-    // redirects or what it believes, no tree of DKMS, and no notify engine.
+    // Only the running host has containers. This host has a module of format 1, which does not report its redirect or
+    // the argument's source, no DKMS tree, and no notify engine.
     let notify =
         ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_restarts", "notify_rootless", "notify_nri"];
     let other = ["containers", "container_gpus", "redirect", "argument", "dkms"];
@@ -174,44 +175,50 @@ fn host_in_order_is_called_so() {
 }
 
 #[test]
-fn kernel_and_its_owner() {
-    finds("root", "attention", "sudo mpu doctor", &[], |h| h.write("proc/self/status", "CapEff:\t0000000000000000\n"));
+fn doctor_checks_kernel() {
+    check_finding("root", "attention", "sudo mpu doctor", &[], |h| {
+        h.write("proc/self/status", "CapEff:\t0000000000000000\n")
+    });
     let boot = format!("boot/config-{RELEASE}");
     let without = |words: &[&str]| {
         let lines = CONFIG.lines().filter(|line| !words.iter().any(|word| line.contains(word)));
         lines.map(|line| line.to_string() + "\n").collect::<String>()
     };
-    finds("kernel", "broken", "KPROBES", &[], |h| h.write(&boot, &without(&["KPROBES"])));
-    finds("kernel", "broken", "DIRECT_CALLS", &[], |h| h.write(&boot, &without(&["DIRECT_CALLS", "WITH_REGS"])));
-    is_in_order("a handler redirects as well", &[(&boot, &without(&["DIRECT_CALLS"]))]);
-    finds("modules_allowed", "broken", "reboot", &["engine"], |h| {
+    check_finding("kernel", "broken", "KPROBES", &[], |h| h.write(&boot, &without(&["KPROBES"])));
+    check_finding("kernel", "broken", "DIRECT_CALLS", &[], |h| {
+        h.write(&boot, &without(&["DIRECT_CALLS", "WITH_REGS"]))
+    });
+    check_no_finding("a handler redirects as well", &[(&boot, &without(&["DIRECT_CALLS"]))]);
+    check_finding("modules_allowed", "broken", "reboot", &["engine"], |h| {
         h.down();
         h.write("proc/sys/kernel/modules_disabled", "1");
     });
-    finds("modules_allowed", "attention", "systemctl enable", &[], |h| {
+    check_finding("modules_allowed", "attention", "systemctl enable", &[], |h| {
         h.write("proc/sys/kernel/modules_disabled", "1")
     });
-    finds("function_tracing", "broken", "ftrace_enabled=1", &[], |h| h.write("proc/sys/kernel/ftrace_enabled", "0"));
+    check_finding("function_tracing", "broken", "ftrace_enabled=1", &[], |h| {
+        h.write("proc/sys/kernel/ftrace_enabled", "0")
+    });
 }
 
 #[test]
-fn signatures() {
+fn doctor_checks_signatures() {
     let locked = |h: &Host| {
         h.down();
         h.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
     };
-    finds("signatures", "broken", "mpu up --build-only", &["engine"], locked);
-    finds("signatures", "broken", "openssl req -new", &["engine"], |h| {
+    check_finding("signatures", "broken", "mpu up --build-only", &["engine"], locked);
+    check_finding("signatures", "broken", "openssl req -new", &["engine"], |h| {
         locked(h);
         h.write("sys/firmware/efi/mok-variables/MokListRT", "");
     });
-    // A key, and nothing that signs with it.
-    finds("signatures", "broken", "linux-headers-6.1.0-28-amd64", &["engine"], |h| {
+    // A key, but no signing tool.
+    check_finding("signatures", "broken", "linux-headers-6.1.0-28-amd64", &["engine"], |h| {
         locked(h);
         h.write("var/lib/dkms/mok.key", "key");
         h.write("var/lib/dkms/mok.pub", "0\u{2}");
     });
-    finds("signatures", "broken", "mokutil", &["engine"], |h| {
+    check_finding("signatures", "broken", "mokutil", &["engine"], |h| {
         h.down();
         h.write("sys/firmware/efi/mok-variables/MokListRT", "");
         h.write("sys/module/module/parameters/sig_enforce", "Y");
@@ -220,52 +227,52 @@ fn signatures() {
 
 #[test]
 fn doctor_checks_build_tools_and_modules() {
-    finds("headers", "attention", "linux-headers-6.1.0-28-amd64", &[], |h| {
+    check_finding("headers", "attention", "linux-headers-6.1.0-28-amd64", &[], |h| {
         h.remove(&format!("lib/modules/{RELEASE}/build"))
     });
-    finds("headers", "broken", "linux-headers-6.1.0-28-amd64", &["engine"], |h| {
+    check_finding("headers", "broken", "linux-headers-6.1.0-28-amd64", &["engine"], |h| {
         h.down();
         h.remove(&format!("lib/modules/{RELEASE}/build"));
     });
-    finds("headers", "attention", "gcc-12", &[], |h| h.remove("usr/bin/gcc-12"));
-    finds("next_kernel", "attention", "linux-headers-6.1.0-30-amd64", &[], |h| {
+    check_finding("headers", "attention", "gcc-12", &[], |h| h.remove("usr/bin/gcc-12"));
+    check_finding("next_kernel", "attention", "linux-headers-6.1.0-30-amd64", &[], |h| {
         h.write("lib/modules/6.1.0-30-amd64/modules.order", "");
     });
     let older = ["lib/modules/6.1.0-9-amd64/modules.order", "lib/modules/6.1.0-amd64/modules.order"];
-    is_in_order("older kernels", &older.map(|path| (path, "")));
-    finds("headers", "attention", "apt-get install pahole", &[], |h| {
+    check_no_finding("older kernels", &older.map(|path| (path, "")));
+    check_finding("headers", "attention", "apt-get install pahole", &[], |h| {
         h.write(&format!("lib/modules/{RELEASE}/build/vmlinux"), "");
         let config = format!("lib/modules/{RELEASE}/build/.config");
         h.write(&config, &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
     });
-    finds("dkms", "attention", "dkms install", &[], |h| h.write("var/lib/dkms/mpu/kernel", ""));
+    check_finding("dkms", "attention", "dkms install", &[], |h| h.write("var/lib/dkms/mpu/kernel", ""));
     let without_zstd = |h: &Host| h.write(&format!("lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst"), "packed");
-    finds("module_file", "attention", "mend the file as described", &[], without_zstd);
-    finds("dkms", "attention", "dkms install", &["module_file"], |h| {
+    check_finding("module_file", "attention", "mend the file as described", &[], without_zstd);
+    check_finding("dkms", "attention", "dkms install", &["module_file"], |h| {
         h.write("var/lib/dkms/mpu/kernel", "");
         without_zstd(h);
     });
-    finds("dkms", "attention", "make.log", &[], |h| {
+    check_finding("dkms", "attention", "make.log", &[], |h| {
         h.write(&format!("var/lib/dkms/mpu/{VERSION}/build/make.log"), "error");
     });
 }
 
 #[test]
-fn the_driver() {
-    finds("driver", "attention", "modprobe nvidia", &["engine"], |h| {
+fn doctor_checks_driver() {
+    check_finding("driver", "attention", "modprobe nvidia", &["engine"], |h| {
         h.remove("sys/module/nvidia");
         h.remove("sys/kernel/tracing/enabled_functions");
         h.write(STATE, &format!("version={VERSION}\nabi=1\nstate=waiting\nhooks=\n"));
     });
-    finds("driver", "attention", "sudo mpu probe", &["driver_library"], |h| {
+    check_finding("driver", "attention", "sudo mpu probe", &["driver_library"], |h| {
         h.write("sys/module/nvidia/version", "700.10")
     });
-    finds("driver", "broken", "drivers", &["driver_library"], |h| {
+    check_finding("driver", "broken", "drivers", &["driver_library"], |h| {
         h.write("sys/module/nvidia/version", "700.10");
         h.write("etc/mpu/config.toml", "drivers = \"known\"\n");
     });
-    finds("driver_library", "broken", "reboot", &[], |h| h.write("sys/module/nvidia/version", "550.127.05"));
-    // A link to a link; one that another folder has from before; a loop; where Debian's arm64 has it.
+    check_finding("driver_library", "broken", "reboot", &[], |h| h.write("sys/module/nvidia/version", "550.127.05"));
+    // A link to a link; a stale link in another folder; a loop; the folder of Debian's arm64.
     let linked = |h: &Host| {
         h.remove(&format!("{LIBRARIES}/libnvidia-ml.so.1"));
         h.write(&format!("{LIBRARIES}/nvidia/{NVML}"), "");
@@ -296,39 +303,41 @@ fn the_driver() {
         let (found, seen) = host.seen("driver_library");
         assert_eq!((&*found, seen == "550.163.01"), (level, level == "ok"), "{seen}");
     }
-    finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidiactl"));
-    finds("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidia0"));
+    check_finding("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidiactl"));
+    check_finding("device_nodes", "attention", "nvidia-modprobe", &[], |h| h.remove("dev/nvidia0"));
 }
 
 #[test]
-fn the_engine() {
-    finds("engine", "broken", "sudo mpu up", &[], Host::down);
+fn doctor_checks_engine() {
+    check_finding("engine", "broken", "sudo mpu up", &[], Host::down);
     let module_state =
         |text: &'static str| move |h: &Host| h.write(STATE, &format!("version={VERSION}\nabi=1\n{text}\n"));
     let gone = &["other_redirects"];
-    finds("engine", "broken", "mpu up", gone, module_state("state=refused\nrefused=os_memcpy_to_user:16"));
-    finds("engine", "broken", "mpu up", gone, module_state("state=waiting"));
-    finds("engine", "broken", "--replace", gone, module_state("state=retired"));
+    check_finding("engine", "broken", "mpu up", gone, module_state("state=refused\nrefused=os_memcpy_to_user:16"));
+    check_finding("engine", "broken", "mpu up", gone, module_state("state=waiting"));
+    check_finding("engine", "broken", "--replace", gone, module_state("state=retired"));
     let older = |h: &Host| {
         h.down();
         h.write("sys/module/mpu/initstate", "live\n");
         h.write("sys/module/mpu/version", "0.1-pre\n");
     };
-    finds("engine", "broken", "sudo rmmod mpu && sudo mpu up", &["foreign_module"], older);
-    finds("foreign_module", "broken", "sudo rmmod mpu && sudo mpu up", &["engine"], older);
+    check_finding("engine", "broken", "sudo rmmod mpu && sudo mpu up", &["foreign_module"], older);
+    check_finding("foreign_module", "broken", "sudo rmmod mpu && sudo mpu up", &["engine"], older);
     let removal = "sudo rm /etc/modules-load.d/matpool-mpu.conf && sudo depmod";
-    finds("foreign_module", "attention", removal, &[], |h| h.write("etc/modules-load.d/matpool-mpu.conf", "mpu\n"));
+    check_finding("foreign_module", "attention", removal, &[], |h| {
+        h.write("etc/modules-load.d/matpool-mpu.conf", "mpu\n")
+    });
     let page = "/etc/modules   # docs/moving.md";
-    finds("foreign_module", "attention", page, &[], |h| h.write("etc/modules", "mpu\n"));
-    finds("engine", "broken", "reboot", gone, module_state("abi=2\nstate=stuck"));
-    finds(
+    check_finding("foreign_module", "attention", page, &[], |h| h.write("etc/modules", "mpu\n"));
+    check_finding("engine", "broken", "reboot", gone, module_state("abi=2\nstate=stuck"));
+    check_finding(
         "engine",
         "broken",
         "ftrace_enabled=1",
         gone,
         module_state("state=refused\nrefused=kernel.ftrace_enabled:16"),
     );
-    finds(
+    check_finding(
         "argument",
         "attention",
         "kprobes/enabled",
@@ -343,11 +352,11 @@ fn the_engine() {
     let armed = "state=armed\nhooks=os_memcpy_to_user\nargument=driver\nentered=1\ntranslated=1";
     assert_eq!(redirect(&format!("{armed}\nredirect=direct")), "direct calls; built with direct=one handler=regs");
     assert!(redirect(&format!("{armed}\nredirect=ipmodify")).starts_with("ipmodify, which costs more"));
-    finds("redirect", "attention", "the next load counts", &[], |h: &Host| {
+    check_finding("redirect", "attention", "the next load counts", &[], |h: &Host| {
         h.write(STATE, &format!("version={VERSION}\nabi=1\n{armed}\nredirect=direct\n"));
         h.write("etc/mpu/config.toml", "redirect = \"ipmodify\"\n");
     });
-    finds(
+    check_finding(
         "orphans",
         "attention",
         "dmesg",
@@ -359,28 +368,30 @@ fn the_engine() {
     let (level, seen) = host.seen("engine");
     assert!(level == "ok" && seen.starts_with("placed, 1 redirects: no translation was seen yet"), "{level}: {seen}");
     assert_eq!(host.examine().0, 0);
-    finds("engine_version", "attention", "mpu up --replace", &[], |h| h.write(STATE, "version=0.0.1\nstate=armed\n"));
-    finds("swap", "attention", "mpu up --replace", &[], |h| {
+    check_finding("engine_version", "attention", "mpu up --replace", &[], |h| {
+        h.write(STATE, "version=0.0.1\nstate=armed\n")
+    });
+    check_finding("swap", "attention", "mpu up --replace", &[], |h| {
         h.write("sys/module/mpu_next/parameters/state", "version=0\nstate=retired\n");
     });
-    finds("untranslated", "attention", "mpu status", &[], |h| {
+    check_finding("untranslated", "attention", "mpu status", &[], |h| {
         h.write("sys/module/mpu/parameters/counters", "passed.unknown_size=4\n");
     });
 }
 
 #[test]
-fn the_installation() {
-    finds("service", "attention", "sudo mpu install", &[], |h| h.remove("usr/lib/systemd/system/mpu.service"));
-    finds("service", "attention", "systemctl enable mpu.service", &[], |h| {
+fn doctor_checks_installation() {
+    check_finding("service", "attention", "sudo mpu install", &[], |h| h.remove("usr/lib/systemd/system/mpu.service"));
+    check_finding("service", "attention", "systemctl enable mpu.service", &[], |h| {
         h.remove(ENABLED_UNIT);
     });
-    finds("service", "broken", "journalctl -u mpu", &[], |h| h.tool("systemctl", "exit 0"));
+    check_finding("service", "broken", "journalctl -u mpu", &[], |h| h.tool("systemctl", "exit 0"));
     let host = Host::in_order();
     host.remove("usr/bin/systemctl");
     host.remove("usr/lib/systemd");
     assert_eq!((host.examine().0, &*host.seen("service").0), (0, "skipped"), "without systemd");
-    finds("installation", "broken", "mpu install", &[], |h| h.write("var/lib/mpu/journal/undo.json", ""));
-    finds("installation", "attention", "uninstall", &[], |h| {
+    check_finding("installation", "broken", "mpu install", &[], |h| h.write("var/lib/mpu/journal/undo.json", ""));
+    check_finding("installation", "attention", "uninstall", &[], |h| {
         h.write("var/lib/dpkg/info/mpu.md5sums", "d41d8cd98f00b204e9800998ecf8427e  usr/bin/mpu\n");
         let record = r#"{"version":"0.1.0","layout":"local","files":[],"directories":[],"dkms":true,"service":true}"#;
         h.write("var/lib/mpu/install.json", record);
@@ -396,14 +407,16 @@ fn unreadable_configuration_is_reported_with_cause() {
 }
 
 #[test]
-fn the_policy() {
-    finds("configuration", "broken", "mpu config check", &[], |h| h.write("etc/mpu/config.toml", "visibility = 3\n"));
-    finds("configuration", "attention", "mpu config check", &["policy"], |h| {
+fn doctor_checks_policy() {
+    check_finding("configuration", "broken", "mpu config check", &[], |h| {
+        h.write("etc/mpu/config.toml", "visibility = 3\n")
+    });
+    check_finding("configuration", "attention", "mpu config check", &["policy"], |h| {
         h.write("etc/mpu/config.toml", "[[rule]]\nsees = \"own\"\ncgroup = \"/a/\"\n")
     });
     let rule = "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n";
-    finds("policy", "attention", "mpu config apply", &[], |h| h.write("etc/mpu/config.toml", rule));
-    finds("policy", "attention", "unified_cgroup_hierarchy", &[], |h| {
+    check_finding("policy", "attention", "mpu config apply", &[], |h| h.write("etc/mpu/config.toml", rule));
+    check_finding("policy", "attention", "unified_cgroup_hierarchy", &[], |h| {
         h.write("etc/mpu/config.toml", rule);
         h.remove("sys/fs/cgroup");
     });
@@ -411,31 +424,34 @@ fn the_policy() {
 
 #[test]
 fn doctor_finds_conflicting_redirects_and_preloads() {
-    finds("livepatch", "broken", "livepatch/fix/enabled", &[], |h| {
+    check_finding("livepatch", "broken", "livepatch/fix/enabled", &[], |h| {
         h.write("sys/kernel/livepatch/another/nvidia/rm_ioctl,1/x", "");
         h.write("sys/kernel/livepatch/fix/nvidia/os_memcpy_to_user,1/x", "");
     });
-    finds("livepatch", "attention", "mpu probe", &[], |h| {
+    check_finding("livepatch", "attention", "mpu probe", &[], |h| {
         h.write("sys/kernel/livepatch/fix/nvidia/patched", "1\n");
         h.write("sys/kernel/livepatch/fix/nvidia/nvidia_open,1/x", "");
     });
-    is_in_order("of the kernel's own functions", &[("sys/kernel/livepatch/fix/vmlinux/os_memcpy_to_user,1/x", "")]);
-    finds("other_redirects", "broken", "unload it", &["engine"], |h| {
+    check_no_finding(
+        "of the kernel's own functions",
+        &[("sys/kernel/livepatch/fix/vmlinux/os_memcpy_to_user,1/x", "")],
+    );
+    check_finding("other_redirects", "broken", "unload it", &["engine"], |h| {
         h.down();
         let line = "nvidia_unlocked_ioctl [nvidia] (1) R I     \ttramp: 0xffffffffc0a5b000\n";
         h.write("sys/kernel/tracing/enabled_functions", line);
     });
-    finds("preload", "attention", "ld.so.preload", &[], |h| {
+    check_finding("preload", "attention", "ld.so.preload", &[], |h| {
         h.write("usr/lib/shim.so", "\0nvmlDeviceGetComputeRunningProcesses_v3\0");
         h.write("etc/ld.so.preload", "/usr/lib/shim.so\n");
     });
     let preload = "etc/ld.so.preload";
-    is_in_order("an allocator", &[("usr/lib/allocator.so", "\0malloc\0"), (preload, "/usr/lib/allocator.so\n")]);
-    is_in_order("a comment", &[(preload, "# nothing is preloaded here\n")]);
+    check_no_finding("an allocator", &[("usr/lib/allocator.so", "\0malloc\0"), (preload, "/usr/lib/allocator.so\n")]);
+    check_no_finding("a comment", &[(preload, "# nothing is preloaded here\n")]);
 }
 
 #[test]
-fn person_gets_worst_first_and_fix_for_each() {
+fn doctor_text_lists_worst_first() {
     let host = Host::in_order();
     host.down();
     host.remove("dev/nvidia0");
@@ -448,7 +464,7 @@ fn person_gets_worst_first_and_fix_for_each() {
     assert!(String::from_utf8(list.stdout).unwrap().lines().count() >= 20);
 }
 
-/// A supervisor that says one thing, on a host that can have no module.
+/// A supervisor in this state, on a host that cannot load the module.
 fn supervisor(host: &Host, state: &str) -> FakeSupervisor {
     host.down();
     host.can_notify();
@@ -474,7 +490,7 @@ impl Host {
     }
 }
 
-/// What is found of a host with the notify engine in this state beyond what a locked kernel has by itself.
+/// The findings on a locked-down host with the notify engine in this state, after `breakage`.
 fn supervised(state: &str, breakage: impl Fn(&Host)) -> Vec<(String, String, String)> {
     let host = Host::in_order();
     let supervisor = supervisor(&host, state);
@@ -487,15 +503,15 @@ fn supervised(state: &str, breakage: impl Fn(&Host)) -> Vec<(String, String, Str
 }
 
 #[test]
-fn notify_engine() {
-    let finds = |check: &str, level: &str, fix: &str, state: &str, breakage: &dyn Fn(&Host)| {
+fn doctor_checks_notify_engine() {
+    let check_finding = |check: &str, level: &str, fix: &str, state: &str, breakage: &dyn Fn(&Host)| {
         let found = supervised(state, breakage);
         let [(name, found_level, found_fix)] = found.as_slice() else { panic!("{check}: {found:?}") };
         assert_eq!((name.as_str(), found_level.as_str()), (check, level));
         assert!(found_fix.contains(fix), "{found_fix}");
     };
     assert_eq!(supervised("armed", |_| ()), []);
-    // A kernel that can have no module in any way, as that of the H200 of docs/evidence.md.
+    // A kernel that cannot load a module at all, like that of the H200 in docs/evidence.md.
     let without_module = |h: &Host| {
         h.write(&format!("boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
         h.write("proc/sys/kernel/modules_disabled", "1\n");
@@ -506,46 +522,54 @@ fn notify_engine() {
         h.write("sys/kernel/livepatch/fix/nvidia/os_memcpy_to_user,1/x", "");
     };
     assert_eq!(supervised("armed", without_module), [], "what the module lacks does not matter");
-    finds("engine", "broken", "sudo mpu up", "retired", &|_| ());
-    finds("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
+    check_finding("engine", "broken", "sudo mpu up", "retired", &|_| ());
+    check_finding("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime")
     });
-    finds("notify_wrapper", "attention", "dnf install --allowerasing ./mpu-container-[0-9]*.rpm", "armed", &|h| {
-        h.remove("usr/bin/nvidia-container-runtime");
-        h.write("etc/os-release", "ID=rocky\nID_LIKE=rhel\n");
-    });
-    finds("notify_wrapper", "attention", "replaces it", "armed", &|h| {
+    check_finding(
+        "notify_wrapper",
+        "attention",
+        "dnf install --allowerasing ./mpu-container-[0-9]*.rpm",
+        "armed",
+        &|h| {
+            h.remove("usr/bin/nvidia-container-runtime");
+            h.write("etc/os-release", "ID=rocky\nID_LIKE=rhel\n");
+        },
+    );
+    check_finding("notify_wrapper", "attention", "replaces it", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime");
         h.tool("nvidia-container-runtime", "exit 0");
     });
-    finds("notify_wrapper", "attention", "runtime configure", "armed", &|h| h.remove("etc/docker/daemon.json"));
-    finds("notify_wrapper", "attention", "runtime configure --runtime=podman", "armed", &|h| {
+    check_finding("notify_wrapper", "attention", "runtime configure", "armed", &|h| h.remove("etc/docker/daemon.json"));
+    check_finding("notify_wrapper", "attention", "runtime configure --runtime=podman", "armed", &|h| {
         h.remove("etc/docker/daemon.json");
         h.tool("podman", "exit 0");
         h.tool("nvidia-ctk", "exit 0");
     });
-    finds("notify_keeper", "attention", "mpu down && sudo mpu up", "armed", &|h| {
+    check_finding("notify_keeper", "attention", "mpu down && sudo mpu up", "armed", &|h| {
         h.write("run/mpu/notify/keeper.sock", "")
     });
-    finds("notify_keeper", "attention", "sudo mpu install", "armed", &|h| {
+    check_finding("notify_keeper", "attention", "sudo mpu install", "armed", &|h| {
         h.write("run/mpu/notify/keeper.sock", "");
         h.remove("usr/lib/systemd/system/mpu-notify.service");
     });
-    finds("policy", "attention", "mpu config apply", "armed", &|h| {
+    check_finding("policy", "attention", "mpu config apply", "armed", &|h| {
         h.write("etc/mpu/config.toml", "notify_cpu_percent = 5\n")
     });
-    // The third may still be an operator's own kill.
+    // Three restarts may be an operator's own kills.
     assert_eq!(supervised("armed after 3", |_| ()), []);
-    finds("notify_restarts", "attention", "journalctl -u mpu-notify.service", "armed after 4", &|_| ());
+    check_finding("notify_restarts", "attention", "journalctl -u mpu-notify.service", "armed after 4", &|_| ());
     let lock = std::cell::RefCell::new(None);
-    finds("notify_restarts", "attention", "tail -n 50 /run/mpu/notify/log", "armed after 8", &|h| {
+    check_finding("notify_restarts", "attention", "tail -n 50 /run/mpu/notify/log", "armed after 8", &|h| {
         h.write("run/mpu/notify/keeper.lock", "");
         let file = fs::File::open(h.path("run/mpu/notify/keeper.lock")).unwrap();
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
         lock.replace(Some(file));
     });
-    finds("notify_rootless", "attention", "as root", "armed", &|h| h.write("run/user/1000/podman/podman.sock", ""));
-    finds("notify_kernel", "broken", "5.9", "armed", &|h| h.write("proc/sys/kernel/yama/ptrace_scope", "3"));
+    check_finding("notify_rootless", "attention", "as root", "armed", &|h| {
+        h.write("run/user/1000/podman/podman.sock", "")
+    });
+    check_finding("notify_kernel", "broken", "5.9", "armed", &|h| h.write("proc/sys/kernel/yama/ptrace_scope", "3"));
 }
 
 impl Host {
@@ -582,7 +606,7 @@ fn doctor_finds_container_started_without_wrapper() {
 
 #[test]
 fn doctor_finds_dead_notify_socket() {
-    finds("notify_socket", "broken", "mpu up --engine notify", &[], |h| {
+    check_finding("notify_socket", "broken", "mpu up --engine notify", &[], |h| {
         fs::create_dir_all(h.path("run/mpu/notify")).unwrap();
         drop(UnixListener::bind(h.path("run/mpu/notify/control.sock")).unwrap());
     });

@@ -1,8 +1,8 @@
-//! The exporter's ledger over an hour of a made-up clock: nothing of a GPU's memory is lost between containers, the
-//! residue and the GPU's own figure. The exporter is the real one; its pages are read as Prometheus reads them.
+//! The exporter's ledger over an hour of a fake clock: the sums of containers and the residue must equal the GPU's own
+//! figure. The exporter is real, and its pages are read as Prometheus reads them.
 
-use mpu::metrics::collect::{Exporter, Patience, Sources};
-use mpu::metrics::ledger::{LONGEST_GAP, MOST_RETAINED, RETENTION};
+use mpu::metrics::collect::{Exporter, Sources, Timeouts};
+use mpu::metrics::ledger::{LONGEST_GAP, RETAINED_LIMIT, RETENTION};
 use mpu::metrics::page::HostFacts;
 use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
 use mpu_core::HostPid;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const GIB: u64 = 1 << 30;
 const RESIDUE: u64 = 20 << 20;
 
-/// A process of a made-up history.
+/// A fake process and its lifetime in seconds.
 #[derive(Clone)]
 struct Life {
     container: String,
@@ -28,7 +28,7 @@ fn life(container: &str, pid: u32, memory: u64, from: u64, to: u64) -> Life {
     Life { container: container.to_string(), pid, memory: Some(memory), from, to }
 }
 
-/// What a GPU shows at a second of that history.
+/// The usage of the GPU at a second.
 fn at(second: u64, lives: &[Life]) -> Usage {
     let here: Vec<&Life> = lives.iter().filter(|life| (life.from..life.to).contains(&second)).collect();
     let used = RESIDUE + here.iter().filter_map(|life| life.memory).sum::<u64>();
@@ -71,11 +71,11 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(lives: bool) -> Rig {
-        Rig::with(lives, vec![])
+    fn new(is_long_running: bool) -> Rig {
+        Rig::with(is_long_running, vec![])
     }
 
-    fn with(lives: bool, labels: Vec<Label>) -> Rig {
+    fn with(is_long_running: bool, labels: Vec<Label>) -> Rig {
         let began = Instant::now();
         let set = Arc::new(Mutex::new((began, Usage::default())));
         let (clock, usage) = (set.clone(), set.clone());
@@ -84,8 +84,8 @@ impl Rig {
             usage: Box::new(move || Ok(usage.lock().unwrap().1.clone())),
             clock: Box::new(move || clock.lock().unwrap().0),
         };
-        let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
-        Rig { exporter: Exporter::start(sources, labels, patience, lives).unwrap(), set, began }
+        let timeouts = Timeouts { fresh: Duration::ZERO, ..Timeouts::default() };
+        Rig { exporter: Exporter::start(sources, labels, timeouts, is_long_running).unwrap(), set, began }
     }
 
     /// The rows of a scrape in that second.
@@ -117,7 +117,7 @@ const SM: &str = "mpu_gpu_sm_seconds_total";
 const IDLE: &str = "mpu_gpu_idle_seconds_total";
 const ENDED: &str = "mpu_gpu_processes_ended_total";
 
-/// Eight containers whose processes come and go for an hour, and one of the host's that stays.
+/// Eight containers whose processes start and end during an hour, and one process of the host for the whole hour.
 fn hour() -> Vec<Life> {
     let mut lives = vec![life("", 7, 2 * GIB, 0, 3600)];
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
@@ -143,7 +143,7 @@ fn hour() -> Vec<Life> {
 fn tenant_sums_and_residue_equal_gpu_memory() {
     let lives = hour();
     let rig = Rig::new(true);
-    // As `increase` does it: what a row rose by from its first value, whatever that was.
+    // Like `increase`: the difference between a row's last and first value.
     let (mut first, mut last): (Page, Page) = (Page::new(), Page::new());
     let mut residue = 0.0;
     let scrapes: Vec<u64> = (0..=3600).step_by(15).collect();
@@ -203,7 +203,7 @@ fn idle_time_counts_while_driver_shows_no_work() {
     let lives =
         [life("a", 1, GIB, 0, 999), life("a", 2, GIB, 0, 999), life("b", 3, GIB, 0, 999), life("c", 4, GIB, 0, 999)];
     let rig = Rig::new(true);
-    // Shares of the processes of a, a, b and c; none where the driver gave the sample to another.
+    // The utilisation of the processes of a, a, b and c. None where the driver gave the sample to another process.
     let mut second = 0;
     let mut scrape = |shares: [Option<u32>; 4]| {
         let mut usage = at(second, &lives);
@@ -224,8 +224,8 @@ fn idle_time_counts_while_driver_shows_no_work() {
     assert_eq!((busy.is_idle(), Amounts::default().is_idle()), (Some(false), None));
 }
 
-/// The driver's buffer at a second: 60 samples, 200 ms apart. Process 1 works in the even seconds, 2 in the odd ones, of which it ended in the
-/// 31st, and in each second the last sample is idle.
+/// The driver's buffer at a second: 60 samples, 200 ms apart. Process 1 works in even seconds, process 2 in odd ones.
+/// The last sample of each second is idle.
 fn buffer(second: u64, shares: [u32; 2]) -> Vec<EngineSample> {
     let sample = |number: u64| {
         let (of, is_idle) = ((number / 5 % 2) as usize, number % 5 == 4);
@@ -277,7 +277,7 @@ fn sm_seconds_fill_lost_samples() {
 #[test]
 fn job_flood_evicts_no_other_users_rows() {
     let rig = Rig::with(true, vec![Label::SlurmJob, Label::SlurmStep]);
-    let seconds = MOST_RETAINED as u64 / 100 + 20;
+    let seconds = RETAINED_LIMIT as u64 / 100 + 20;
     for second in 0..seconds {
         let mut lives: Vec<Life> =
             (0..100).map(|i| life("", 2 + second as u32 * 100 + i, GIB >> 8, second, second + 1)).collect();
@@ -288,7 +288,7 @@ fn job_flood_evicts_no_other_users_rows() {
             (row.job, row.uid) = (Job::new(&pid.to_string(), Some("0")), Some(if pid == 1 { 1001 } else { 1000 }));
         }
         let page = rig.scrape(second, usage);
-        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 101);
+        assert!(of(&page, PROCESSES).count() <= RETAINED_LIMIT + 101);
         let theirs = of(&page, PROCESSES).filter(|(row, _)| row.contains("slurm_job=\"1\",slurm_step=\"0\"}"));
         assert_eq!(theirs.count(), 1, "in second {second}");
     }
@@ -305,7 +305,7 @@ fn reused_pid_is_another_process() {
 #[test]
 fn lingering_memory_stays_with_its_container() {
     let lives = [life("a", 1, GIB, 0, 60)];
-    // NVML still lists it; /proc does not say any more when it started and in which container.
+    // NVML still lists it, but /proc no longer shows its start time and container.
     let gone = |second, lives: &[Life]| {
         let mut usage = at(second, lives);
         for row in &mut usage.uses {
@@ -328,7 +328,7 @@ fn lingering_memory_stays_with_its_container() {
     let page = rig.scrape(60, at(60, &lives));
     assert_eq!((one(&page, ENDED, "a"), sum(&page, ENDED)), (Some(1.0), 1.0));
     assert_eq!((one(&page, PROCESSES, "a"), sum(&page, PROCESSES)), (Some(60.0 * GIB as f64), 60.0 * GIB as f64));
-    // The owner of a process that was never seen alive is unknown: it is not the host's.
+    // A process that no reading saw alive has an unknown owner. It must not count as the host's.
     let never = gone(75, &[life("b", 2, GIB, 70, 80)]);
     for page in [rig.scrape(75, never.clone()), Rig::new(false).scrape(75, never)] {
         exact(&page);
@@ -389,9 +389,9 @@ fn containers_without_end_leave_bounded_ledger() {
         let lives: Vec<Life> =
             (0..100).map(|i| life(&format!("c{second}-{i}"), 1 + i, GIB >> 8, second, second + 1)).collect();
         let page = rig.scrape(second, at(second, &lives));
-        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 100);
+        assert!(of(&page, PROCESSES).count() <= RETAINED_LIMIT + 100);
         if second == 39 {
-            assert_eq!(of(&page, PROCESSES).count(), MOST_RETAINED + 100);
+            assert_eq!(of(&page, PROCESSES).count(), RETAINED_LIMIT + 100);
             assert!(
                 one(&page, PROCESSES, "c38-0").is_some() && one(&page, PROCESSES, "c0-0").is_none(),
                 "the oldest go first"
@@ -403,7 +403,7 @@ fn containers_without_end_leave_bounded_ledger() {
 #[test]
 fn container_flood_evicts_no_other_users_rows() {
     let rig = Rig::new(true);
-    let seconds = MOST_RETAINED as u64 / 100 + 20;
+    let seconds = RETAINED_LIMIT as u64 / 100 + 20;
     let user = |usage: &mut Usage| {
         for row in &mut usage.uses {
             let Some(id) = (row.pid.get() > 1).then(|| format!("{}@1000", row.pid.get())) else { continue };
@@ -418,7 +418,7 @@ fn container_flood_evicts_no_other_users_rows() {
         let mut usage = at(second, &lives);
         user(&mut usage);
         let page = rig.scrape(second, usage);
-        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 101);
+        assert!(of(&page, PROCESSES).count() <= RETAINED_LIMIT + 101);
         assert!(one(&page, PROCESSES, "theirs").is_some(), "in second {second}");
     }
 }

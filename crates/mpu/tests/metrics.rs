@@ -1,14 +1,14 @@
-//! The exporter as Prometheus, a node_exporter and hostile clients meet it, and what it costs.
+//! The exporter with Prometheus, node_exporter and hostile clients, and its cost.
 //!
-//! Facts are made up where a test needs many processes or a driver that hangs; `exporter` below is the real server with
-//! them, in a process of its own so that its memory can be measured. With a driver it is tried in guests.
+//! Tests with many processes or a hanging driver use fake facts. `exporter` below is the real server with fake facts,
+//! in its own process so that its memory can be measured. Tests in QEMU guests use a driver.
 
 mod promtool;
 
-use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
+use mpu::metrics::collect::{Exporter, ReadError, Sources, Timeouts};
 use mpu::metrics::page::{HostFacts, is_missed};
 use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
-use mpu::metrics::{Way, families, run};
+use mpu::metrics::{OutputMode, families, run};
 use mpu_core::{HostPid, Reason, ViewPid};
 use mpu_engine::Engine;
 use mpu_engine::observe::{Cost, Observed};
@@ -69,7 +69,8 @@ fn facts() -> HostFacts {
     HostFacts { engines: vec![engine(), supervisor()], driver: Some(driver) }
 }
 
-/// So many processes, two to a container, on eight GPUs, and one of the host's on each.
+/// This number of processes on eight GPUs: the first process on each GPU is the host's, the others share containers by
+/// twos.
 fn usage(processes: u32) -> Usage {
     let gpu = |index: u32| (index % 8, format!("GPU-5f0c0e9b-5b6c-4b1c-9b53-00000000000{}", index % 8));
     let of = |index: u32| Use {
@@ -108,7 +109,7 @@ fn usage(processes: u32) -> Usage {
     Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
 }
 
-fn sources_of(usage: impl FnMut() -> Result<Usage, Trouble> + Send + 'static) -> Sources {
+fn sources_of(usage: impl FnMut() -> Result<Usage, ReadError> + Send + 'static) -> Sources {
     Sources { host: Box::new(|| Ok(facts())), usage: Box::new(usage), clock: Box::new(Instant::now) }
 }
 
@@ -117,7 +118,7 @@ fn sources(processes: u32) -> Sources {
     sources_of(move || Ok(usage.clone()))
 }
 
-/// Lets readings of the GPUs through once it is open, and counts those that came.
+/// Blocks readings of the GPUs until it is open, and counts the readings.
 #[derive(Clone, Default)]
 struct Gate {
     is_open: Arc<(Mutex<bool>, Condvar)>,
@@ -146,15 +147,15 @@ impl Gate {
 
 /// An exporter that reads anew at each scrape.
 fn exporter_of(sources: Sources, part: Duration) -> Exporter {
-    Exporter::start(sources, vec![], Patience { fresh: Duration::ZERO, part }, true).unwrap()
+    Exporter::start(sources, vec![], Timeouts { fresh: Duration::ZERO, part }, true).unwrap()
 }
 
 async fn text(exporter: &Exporter) -> String {
     String::from_utf8(exporter.page().await.to_vec()).unwrap()
 }
 
-/// promtool finds nothing wrong, where there is one.
-fn is_sound(page: &str) {
+/// Checks a page with promtool. Skips if there is none.
+fn check_with_promtool(page: &str) {
     if let Some((good, output)) = promtool(&["check", "metrics"], page) {
         assert!(good && output.is_empty(), "{output}");
     }
@@ -169,7 +170,7 @@ fn now<T>(future: impl std::future::Future<Output = T>) -> T {
 }
 
 fn page(sources: Sources, labels: Vec<Label>) -> String {
-    now(text(&Exporter::start(sources, labels, Patience::default(), true).unwrap()))
+    now(text(&Exporter::start(sources, labels, Timeouts::default(), true).unwrap()))
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn full_page_passes_promtool() {
             "{page}"
         );
     }
-    is_sound(&page);
+    check_with_promtool(&page);
     if let Some((good, _)) = promtool(&["check", "metrics"], &page.replace("mpu_passed_total", "mpu_passed")) {
         assert!(!good, "promtool likes everything");
     }
@@ -227,7 +228,7 @@ fn process_labels_need_option() {
 }
 
 #[test]
-fn pod_uid_is_printed_when_asked_for_and_makes_no_row() {
+fn pod_uid_label_adds_no_rows() {
     let rows = |page: &str| page.lines().filter(|line| line.starts_with("mpu_gpu_")).count();
     let without = page(sources(100), vec![]);
     assert!(!without.contains("uid-") && !without.contains("pod_uid"), "{without}");
@@ -239,7 +240,7 @@ fn pod_uid_is_printed_when_asked_for_and_makes_no_row() {
         let of_host = rows.iter().filter(|row| row.contains("container=\"\"") && row.contains(",pod_uid=\"\"}"));
         assert_eq!(of_container.count() + of_host.count(), rows.len(), "{rows:?}");
     }
-    is_sound(&with);
+    check_with_promtool(&with);
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn slurm_labels_divide_rows_by_job() {
         );
         assert_eq!((rows(&all, ""), rows(&all, row)), (100, 8), "{all}");
     }
-    is_sound(&all);
+    check_with_promtool(&all);
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn hostile_container_names_stay_inside_labels() {
     assert!(
         page.lines().all(|l| l.starts_with("mpu_") || l.starts_with("# HELP mpu_") || l.starts_with("# TYPE mpu_"))
     );
-    is_sound(&page);
+    check_with_promtool(&page);
 }
 
 #[test]
@@ -303,7 +304,7 @@ fn untranslated_answer_counts_as_missed() {
 
 #[test]
 fn unreadable_engine_keeps_other_metrics() {
-    let broken = || Err(Trouble::Failed("unreadable".to_string()));
+    let broken = || Err(ReadError::Failed("unreadable".to_string()));
     let page = page(Sources { host: Box::new(broken), ..sources(10) }, vec![]);
     assert!(page.contains("mpu_scrape_errors_total{part=\"engine\"} 1\n"), "{page}");
     assert!(page.contains("mpu_gpu_processes{") && !page.contains("mpu_engine_up"), "{page}");
@@ -390,21 +391,21 @@ fn busy_scrape_part_is_awaited() {
 fn exporter() {
     let Ok(processes) = std::env::var("MPU_TEST_EXPORTER") else { return };
     let mut sources = sources(processes.parse().unwrap());
-    let mut patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
+    let mut timeouts = Timeouts { fresh: Duration::ZERO, ..Timeouts::default() };
     if processes == "0" {
-        patience.part = Duration::from_millis(200);
+        timeouts.part = Duration::from_millis(200);
         sources.usage = Box::new(|| {
             loop {
                 std::thread::park();
             }
         });
     }
-    let way = Way::Serve(vec!["127.0.0.1:0".parse().unwrap()]);
-    run(sources, vec![], patience, &way, |at| eprintln!("ADDRESS {}", at[0])).unwrap();
+    let way = OutputMode::Serve(vec!["127.0.0.1:0".parse().unwrap()]);
+    run(sources, vec![], timeouts, &way, |at| eprintln!("ADDRESS {}", at[0])).unwrap();
     eprintln!("STOPPED");
 }
 
-/// All that the server sends; it may end the connection in any way, but end it.
+/// Reads until the server closes the connection, in whatever way.
 fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let ended = stream.read_to_end(&mut all);
@@ -495,8 +496,8 @@ fn scrape_is_answered_over_http() {
 
 #[test]
 fn thousand_scrapes_stay_small_and_quick() {
-    // CPU time, for a machine that is busy with other things makes any clock on the wall late; and what this machine makes of it, for another
-    // is slower.
+    // CPU time, because a busy machine delays wall-clock time. Ratios instead of limits, because machines differ in
+    // speed.
     let used_by = |server: &Server, scrapes: u32| {
         let before = server.cpu();
         for _ in 0..scrapes {
@@ -519,7 +520,7 @@ fn thousand_scrapes_stay_small_and_quick() {
 fn silent_slow_and_large_clients_block_no_scrape() {
     let server = Server::start(500);
     let before = server.resident();
-    // Six times as many as there are places: silent ones, ones in the middle of a head, ones that never read.
+    // Six times the limit of connections: half are silent, half stop in the middle of a request's head.
     let mut hostile: Vec<TcpStream> = (0..192).map(|_| server.connect()).collect();
     for (i, stream) in hostile.iter_mut().enumerate() {
         let _ = match i % 2 {
@@ -529,7 +530,7 @@ fn silent_slow_and_large_clients_block_no_scrape() {
     }
     let began = Instant::now();
     assert!(server.get("/metrics").starts_with("HTTP/1.1 200"));
-    // Silent clients have five seconds: this one did not wait for that.
+    // Silent clients have five seconds; this request must not wait for them.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     for (request, status) in [
         (format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20)), "431"),
@@ -560,7 +561,7 @@ fn unread_responses_block_no_scrape() {
     for stream in &mut unread {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     }
-    // The answer of each begins, and is too long for what lies between.
+    // Each answer has begun, and is too long for the socket buffers.
     for stream in &mut unread {
         assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
     }
@@ -593,7 +594,7 @@ fn sigterm_ends_exporter_with_silent_clients() {
 }
 
 #[test]
-fn sigterm_ends_it_although_driver_hangs() {
+fn sigterm_ends_exporter_with_hung_driver() {
     let mut server = Server::start(0);
     for _ in 0..5 {
         assert!(server.get("/metrics").contains("mpu_scrape_success{part=\"gpu\"} 0\n"));

@@ -1,5 +1,4 @@
-//! What is given to people who monitor a cluster: alerts with a page that says what to do, and a dashboard. Both name metrics and labels,
-//! which must be there.
+//! Checks the alerts, their runbook and the dashboard: they must name existing metrics and labels.
 
 mod promtool;
 
@@ -62,7 +61,7 @@ fn alert_rules_pass_promtool_and_name_metrics() {
     passes("check", ALERTS);
 }
 
-/// promtool finds nothing wrong with a file of this text, where there is one.
+/// Checks that promtool accepts a file with this text. Skips if there is no promtool.
 fn passes(verb: &str, text: &str) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), text).expect("a file");
@@ -71,7 +70,7 @@ fn passes(verb: &str, text: &str) {
     }
 }
 
-/// One host whose exporter goes after half an hour, beside another program that never had our page.
+/// A host whose exporter stops after half an hour, and another program that never had MPU's page.
 #[test]
 fn missing_exporters_raise_alerts() {
     let labels = |alert: &str, labels: &str| {
@@ -103,7 +102,7 @@ fn missing_exporters_raise_alerts() {
     passes("test", &text);
 }
 
-/// Of two hosts with a textfile one stops writing. Another program's file is not ours.
+/// Of two hosts with a textfile, one stops writing. Another program's file must not count.
 #[test]
 fn stale_textfile_raises_alert() {
     let mtime = |host: &str, file: &str, values: &str| {
@@ -139,11 +138,11 @@ fn dashboard_queries_name_existing_metrics_and_labels() {
         }
     }
     assert!(named.len() >= 14, "{named:?}");
-    // Who had how much for how long, who ended, and what has no owner: an operator looks for it here first.
+    // The metrics that operators need most must have a panel.
     for family in [&families::BYTE_SECONDS, &families::DEVICE_BYTE_SECONDS, &families::ENDED, &families::RESIDUE] {
         assert!(named.contains(family.name), "no panel has {}", family.name);
     }
-    // Each query as a rule: the tool that checks rules knows the language.
+    // Check each query as a rule, because promtool checks rules.
     let rules: Vec<Value> = found_queries
         .iter()
         .filter(|query| query.contains('{') || query.contains('('))

@@ -1,11 +1,12 @@
-//! The notify engine as an operator meets it: real supervisors on this kernel, each below a `/run` of its own.
+//! The notify engine through the operator's commands: real supervisors on this kernel, each with its own `/run`.
 //!
-//! Needs root, the host's PID namespace and a kernel with listeners; without them a test says so and counts as skipped.
+//! Needs root, the host's PID namespace and a kernel with listeners. Otherwise the tests print a reason and are
+//! skipped.
 
 use serde_json::Value;
 use std::process::{Command, Output};
 
-/// Why nothing can be tried here, if so.
+/// Why the tests cannot run here, if so.
 fn lacking() -> Option<&'static str> {
     let has = |path: &str, words: &str| std::fs::read_to_string(path).is_ok_and(|text| text.contains(words));
     let own = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]");
@@ -19,7 +20,7 @@ fn lacking() -> Option<&'static str> {
     reasons.into_iter().find_map(|(is_met, reason)| (!is_met).then_some(reason))
 }
 
-/// What a script ends with: no process of its mount namespace is left, whether it went well or not.
+/// Kills all processes in a script's mount namespace when the script ends.
 const END: &str = "end() { here=$(readlink /proc/self/ns/mnt)\n\
     for p in /proc/[0-9]*; do [ \"$(readlink $p/ns/mnt)\" != \"$here\" ] || [ $p = /proc/$$ ] || kill -9 ${p#/proc/} 2>/dev/null || true; done; }\n\
     trap end EXIT\n";
@@ -34,7 +35,7 @@ fn below_own_run(script: &str) -> Output {
     command.output().expect("unshare, of util-linux")
 }
 
-/// The lines that a script printed, as JSON; none where it cannot be tried.
+/// Runs a script and returns its output lines as JSON; none if it cannot run here.
 fn answers(script: &str) -> Option<Vec<Value>> {
     if let Some(why) = lacking() {
         println!("skipped: {why}");

@@ -1,4 +1,5 @@
-//! `mpu doctor --report` on a host on which tenants have put their names wherever they can: none of them is in the report.
+//! `mpu doctor --report` on a host where tenants put their names into every place that they can write. The report must
+//! have none.
 
 use assert_cmd::Command;
 use mpu_core::HostPid;
@@ -13,11 +14,11 @@ use std::path::Path;
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
 const POD: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 
-/// Names of tenants, users and the host, and numbers of processes: `secret` is in each that can be chosen.
+/// Names of tenants, users and the host, and PIDs. Every freely chosen name contains `secret`.
 const SECRETS: [&str; 11] =
     ["secret", "4242", "acme", "GPU-NODE", "ada", "lovelace", LONG, "a1b2c3d4e5f6", POD, "gpu-node-7", "zork"];
 
-/// A host with the notify engine up, and names in all places that this report or anything that it asks may read.
+/// A host with the notify engine up, and with names in all places that the report may read directly or through tools.
 fn hostile() -> FakeHost {
     let fake = FakeHost::in_order();
     fake.can_notify();
@@ -78,7 +79,7 @@ fn hostile() -> FakeHost {
     fake
 }
 
-/// A supervisor whose answer names containers wherever it can.
+/// A supervisor whose state has container names in all possible fields.
 fn supervisor(fake: &FakeHost) -> FakeSupervisor {
     let state = State {
         restarts: 1,
@@ -115,7 +116,7 @@ fn report_without_option_has_no_tenant_names() {
         .flat_map(|secret| report.lines().filter(|line| line.contains(*secret)).map(move |line| (*secret, line)))
         .collect();
     assert!(found.is_empty(), "{found:#?}\n{report}");
-    // What an issue needs is there, all the same.
+    // The facts for an issue must be in it.
     for wanted in [
         "550.163.01",
         RELEASE,
@@ -134,8 +135,8 @@ fn report_without_option_has_no_tenant_names() {
     ] {
         assert!(report.contains(wanted), "no {wanted}:\n{report}");
     }
-    // An executable without the module's sources does not know what the module says.
-    if Sources::carried().is_ok() {
+    // Without the module's sources, the executable cannot recognize the module's messages.
+    if Sources::embedded().is_ok() {
         for wanted in ["mpu: placed", "os_find_ns_pid: error -16", "(3 more lines"] {
             assert!(report.contains(wanted), "no {wanted}:\n{report}");
         }
@@ -158,7 +159,7 @@ fn report_omits_text_of_invalid_configuration() {
 }
 
 #[test]
-fn it_is_bounded_however_much_there_is() {
+fn large_logs_leave_report_bounded() {
     let fake = hostile();
     fake.write(&format!("/var/lib/mpu/{RELEASE}/build.log"), &"warning: x\n".repeat(300_000));
     fake.tool("dmesg", "yes ' mpu_enter+0x12/0x80 [mpu]' | head -n 100000");

@@ -1,9 +1,9 @@
-//! Mounts below a root, by descriptors only: a detached tree is mounted on a [`Beneath`]. No path is resolved in between, so
-//! nothing can be swapped between check and use.
+//! Mounts a detached tree on a [`Handle`], by descriptors only. No path is resolved again, so nothing can be swapped between
+//! check and use.
 //!
 //! Source: open_tree(2), move_mount(2), mount_setattr(2), fsmount(2).
 
-use super::{Beneath, BeneathError, sys};
+use super::{BeneathError, Handle, sys};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ pub struct Restrictions {
     pub no_devices: bool,
 }
 
-/// Mounts that are not attached yet. They end when this is dropped.
+/// Detached mounts. Dropping it unmounts them unless they are attached.
 #[derive(Debug)]
 pub struct Tree {
     fd: OwnedFd,
@@ -66,13 +66,13 @@ impl Tree {
     }
 
     /// Attaches the tree on something below a container's root. A file goes on a file, a directory on a directory.
-    pub fn mount_onto(self, target: &Beneath) -> Result<(), BeneathError> {
+    pub fn mount_onto(self, target: &Handle) -> Result<(), BeneathError> {
         self.attach(target.as_fd()).map_err(|error| target.wrap("mount onto", error))
     }
 
-    /// The same, restricted. Where the kernel can restrict only what is attached (before Linux 5.12), a tree of one
-    /// mount is restricted right after.
-    pub fn mount_restricted(self, target: &Beneath, restrictions: Restrictions) -> Result<(), BeneathError> {
+    /// The same with restrictions. Before Linux 5.12 the kernel can restrict attached mounts only, so a tree of one mount is
+    /// restricted after attaching.
+    pub fn mount_restricted(self, target: &Handle, restrictions: Restrictions) -> Result<(), BeneathError> {
         match self.restrict(restrictions) {
             Ok(()) => self.mount_onto(target),
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) && !self.recursive => {
@@ -84,9 +84,9 @@ impl Tree {
         }
     }
 
-    pub(super) fn mount_then_restrict(self, target: &Beneath, restrictions: Restrictions) -> Result<(), BeneathError> {
+    pub(super) fn mount_then_restrict(self, target: &Handle, restrictions: Restrictions) -> Result<(), BeneathError> {
         self.attach(target.as_fd()).map_err(|error| target.wrap("mount onto", error))?;
-        // The descriptor is the mount's own, wherever that is by now.
+        // The descriptor leads to the mount, whatever its path is now.
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         restrict_mounted(Path::new(&link), restrictions).map_err(|error| {
             // A mount without its restrictions must not stay.

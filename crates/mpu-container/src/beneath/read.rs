@@ -1,6 +1,6 @@
-//! Reading below a root. Only regular files and directories are opened, so opening never blocks.
+//! Reads files below a root. Opens only regular files and directories, so opening never blocks.
 
-use super::{Beneath, BeneathError, Root, absolute};
+use super::{BeneathError, Handle, Root, absolute};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// Limit of names in a directory: a host's `/dev` has some thousands.
-pub const MOST_NAMES: usize = 65_536;
+/// Limit of names in a directory. A host's `/dev` has some thousands.
+pub const MAX_NAMES: usize = 65_536;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
@@ -25,22 +25,22 @@ impl Root {
         self.resolve(path)?.open()
     }
 
-    /// The content of a regular file that is no longer than `limit` bytes.
+    /// Reads a regular file of at most `limit` bytes.
     pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, BeneathError> {
         self.resolve(path)?.read(limit)
     }
 
-    /// The names in a directory, sorted, if there are no more than `most`.
-    pub fn read_dir(&self, path: &Path, most: usize) -> Result<Vec<Entry>, BeneathError> {
+    /// Reads a directory with at most `max` names. Returns them sorted.
+    pub fn read_dir(&self, path: &Path, max: usize) -> Result<Vec<Entry>, BeneathError> {
         let wrap = |error| self.wrap("list", path, error);
-        let fd = self.at(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(wrap)?;
+        let fd = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(wrap)?;
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::new(fd).map_err(wrap)? {
             let entry = entry.map_err(wrap)?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                if entries.len() == most {
-                    return Err(BeneathError::Many { path: absolute(path), most, what: "names" });
+                if entries.len() == max {
+                    return Err(BeneathError::TooMany { path: absolute(path), most: max, what: "names" });
                 }
                 let is_file = entry.file_type() == FileType::RegularFile;
                 entries.push(Entry { name: OsString::from_vec(name.to_vec()), is_file });
@@ -51,8 +51,8 @@ impl Root {
     }
 }
 
-impl Beneath {
-    /// The content of what must be a regular file that is no longer than `limit` bytes.
+impl Handle {
+    /// Reads a regular file of at most `limit` bytes.
     pub fn read(&self, limit: u64) -> Result<Vec<u8>, BeneathError> {
         let mut bytes = Vec::new();
         self.open()?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| BeneathError::Path {
@@ -61,22 +61,20 @@ impl Beneath {
             source,
         })?;
         match bytes.len() as u64 > limit {
-            true => Err(BeneathError::Large { path: self.path.clone(), limit }),
+            true => Err(BeneathError::TooLarge { path: self.path.clone(), limit }),
             false => Ok(bytes),
         }
     }
 
-    /// Opens for reading what must be a regular file.
-    ///
-    /// Checks the type by the `O_PATH` descriptor first, so no FIFO or device is ever opened.
+    /// Opens a regular file for reading. Checks the type by the `O_PATH` descriptor first, so no FIFO or device is opened.
     pub fn open(&self) -> Result<File, BeneathError> {
         if self.kind()? != FileType::RegularFile {
-            return Err(BeneathError::Kind { path: self.path.clone(), wanted: "a regular file" });
+            return Err(BeneathError::WrongKind { path: self.path.clone(), wanted: "a regular file" });
         }
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let opened = rustix::fs::openat(CWD, &link, flags, Mode::empty()).map_err(|error| self.wrap("open", error))?;
-        // The file by which we came back is /proc's word; what it is, is the inode's.
+        // The path in /proc may have led to another file, so compare the inodes.
         let (expected, actual) = (self.stat()?, rustix::fs::fstat(&opened).map_err(|error| self.wrap("open", error))?);
         if (expected.st_dev, expected.st_ino) != (actual.st_dev, actual.st_ino) {
             return Err(self.wrap("open", Errno::STALE));

@@ -1,4 +1,4 @@
-//! System calls for mounts without a safe wrapper.
+//! Mount system calls that rustix has no safe wrapper for.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -6,14 +6,12 @@ use rustix::mount::MountAttrFlags;
 use rustix::thread::UnshareFlags;
 use std::io;
 
-/// Sets attributes on a tree of mounts, all of them, and makes the tree private.
-///
-/// The kernel has it since Linux 5.12; an older one answers `ENOSYS`.
+/// Sets attributes on all mounts of a tree and makes them private. Fails with `ENOSYS` before Linux 5.12.
 pub fn mount_setattr(tree: BorrowedFd<'_>, set: MountAttrFlags) -> io::Result<()> {
     let attributes =
         libc::mount_attr { attr_set: set.bits().into(), attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
-    // SAFETY: the path is a constant with its end marked, the structure lives across the call and its size is handed
-    // in with it; the kernel only reads both.
+    // SAFETY: the path is a NUL-terminated constant. The structure lives across the call, and its size is passed. The kernel
+    // only reads both.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -30,9 +28,9 @@ pub fn mount_setattr(tree: BorrowedFd<'_>, set: MountAttrFlags) -> io::Result<()
     }
 }
 
-/// Gives the calling thread a mount namespace of its own: a copy of the one it had.
+/// Gives the calling thread its own copy of its mount namespace.
 pub fn unshare_mounts() -> io::Result<()> {
-    // SAFETY: what makes unsharing unsafe is a table of descriptors that is no longer shared; it stays shared.
+    // SAFETY: unsharing is unsafe only for the table of descriptors, which stays shared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
     Ok(())
 }

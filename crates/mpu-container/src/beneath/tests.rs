@@ -1,4 +1,4 @@
-//! Hostile roots: whatever they contain, nothing outside them changes, is read, or makes us wait.
+//! Hostile roots: nothing outside them is changed or read, and nothing blocks.
 
 use super::mount::unshare;
 use super::*;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 /// A root with a neighbour that must never change.
-struct Place {
+struct TestRoot {
     top: TempDir,
     before: BTreeMap<PathBuf, String>,
 }
 
-impl Place {
-    fn new() -> Place {
+impl TestRoot {
+    fn new() -> TestRoot {
         let top = TempDir::new().unwrap();
         for folder in ["root/etc", "root/usr/lib", "outside/etc", "outside/empty"] {
             fs::create_dir_all(top.path().join(folder)).unwrap();
@@ -27,7 +27,7 @@ impl Place {
         fs::write(top.path().join("outside/etc/passwd"), "secret").unwrap();
         fs::write(top.path().join("root/etc/passwd"), "theirs").unwrap();
         let before = snapshot(&top.path().join("outside"));
-        Place { top, before }
+        TestRoot { top, before }
     }
 
     fn path(&self, below: &str) -> PathBuf {
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestRoot {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert_eq!(snapshot(&self.outside()), self.before, "something outside the root has changed");
@@ -89,8 +89,8 @@ fn p(path: &str) -> &Path {
 }
 
 #[test]
-fn links_out_of_root_lead_into_it() {
-    let place = Place::new();
+fn links_out_of_root_resolve_inside() {
+    let place = TestRoot::new();
     let root = place.root();
     let outside = place.outside();
     symlink(&outside, place.path("absolute")).unwrap();
@@ -104,7 +104,7 @@ fn links_out_of_root_lead_into_it() {
     assert!(root.resolve(p("/absolute/etc/passwd")).unwrap_err().is_missing());
     assert!(root.find(p("/above/etc/passwd")).unwrap().is_none());
 
-    // Writing makes, below the root, what the links name.
+    // Writing creates the links' targets below the root.
     root.create_dir_all(p("/absolute/new"), 0o755).unwrap();
     assert!(place.path(outside.join("new").strip_prefix("/").unwrap().to_str().unwrap()).is_dir());
     root.create_dir_all(p("/above"), 0o750).unwrap();
@@ -121,7 +121,7 @@ fn links_out_of_root_lead_into_it() {
 
 #[test]
 fn final_link_is_replaced_not_followed() {
-    let place = Place::new();
+    let place = TestRoot::new();
     let root = place.root();
     let target = place.outside().join("etc/passwd");
     for name in ["etc/a", "etc/b", "etc/c"] {
@@ -139,25 +139,25 @@ fn final_link_is_replaced_not_followed() {
 
 #[test]
 fn dangling_link_mount_point_stays_in_root() {
-    let place = Place::new();
+    let place = TestRoot::new();
     let root = place.root();
     symlink(place.outside().join("etc/new"), place.path("etc/out")).unwrap();
     symlink("../var/run/socket", place.path("etc/in")).unwrap();
     symlink("/run", place.path("var")).unwrap();
-    let kind = |found: Beneath| found.kind().unwrap();
+    let kind = |found: Handle| found.kind().unwrap();
     assert_eq!(kind(root.touch_file(p("/etc/out")).unwrap()), FileType::RegularFile);
     assert!(place.path(place.outside().join("etc/new").strip_prefix("/").unwrap().to_str().unwrap()).is_file());
     root.touch_file(p("/etc/in")).unwrap();
     assert!(place.path("run/run/socket").is_file());
-    // What is there is left as it is.
+    // Existing files stay unchanged.
     root.touch_file(p("/etc/passwd")).unwrap();
     assert_eq!(place.text("etc/passwd"), "theirs");
-    assert!(matches!(root.touch_file(p("/etc")), Err(BeneathError::Kind { .. })));
+    assert!(matches!(root.touch_file(p("/etc")), Err(BeneathError::WrongKind { .. })));
 }
 
 #[test]
 fn link_loops_and_invalid_names_are_errors() {
-    let place = Place::new();
+    let place = TestRoot::new();
     let root = place.root();
     symlink("loop", place.path("loop")).unwrap();
     symlink("b/x", place.path("a")).unwrap();
@@ -167,13 +167,13 @@ fn link_loops_and_invalid_names_are_errors() {
         assert!(root.create_dir_all(p(path), 0o755).is_err(), "{path}");
         assert!(root.touch_file(p(path)).is_err(), "{path}");
     }
-    // A link to nothing that, followed, names itself again.
+    // A dangling link that leads to itself.
     symlink("missing/../round", place.path("round")).unwrap();
     assert!(root.touch_file(p("/round")).is_err());
     for path in ["/", "", "..", "/etc/..", "."] {
-        assert!(matches!(root.create_file(p(path), b"", 0o644), Err(BeneathError::Name { .. })), "{path:?}");
-        assert!(matches!(root.symlink(p("x"), p(path)), Err(BeneathError::Name { .. })), "{path:?}");
-        assert!(matches!(root.remove_file(p(path)), Err(BeneathError::Name { .. })), "{path:?}");
+        assert!(matches!(root.create_file(p(path), b"", 0o644), Err(BeneathError::NoFileName { .. })), "{path:?}");
+        assert!(matches!(root.symlink(p("x"), p(path)), Err(BeneathError::NoFileName { .. })), "{path:?}");
+        assert!(matches!(root.remove_file(p(path)), Err(BeneathError::NoFileName { .. })), "{path:?}");
     }
     assert!(root.create_file(p("/etc/nul\0l"), b"", 0o644).is_err());
     assert!(root.create_file(p("/etc/passwd/x"), b"", 0o644).is_err());
@@ -183,11 +183,11 @@ fn link_loops_and_invalid_names_are_errors() {
     assert!(leftovers.into_iter().all(|name| !name.to_string_lossy().starts_with(".mpu-")));
 }
 
-/// Each link of the image leads to hundreds of folders that are not there, and then to the next link.
+/// Each link of the image leads through hundreds of missing folders to the next link.
 #[test]
 fn dangling_links_create_bounded_folders() {
-    let place = Place::new();
-    // Not longer: where others rename all the time, as another test does, the kernel begins a walk over `..` anew again and again.
+    let place = TestRoot::new();
+    // No more: another test renames all the time, so the kernel restarts walks over `..`.
     for number in 0..30 {
         let down: String = (0..100).map(|_| format!("{number}/")).collect();
         let target = format!("/{down}{}link{}", "../".repeat(100), number + 1);
@@ -204,25 +204,25 @@ fn dangling_links_create_bounded_folders() {
 
 #[test]
 fn opening_never_waits_and_reads_only_files() {
-    let place = Place::new();
+    let place = TestRoot::new();
     let root = place.root();
     crate::driver::fake::fifo(&place.path("etc/fifo"));
     assert!(fs::symlink_metadata(place.path("etc/fifo")).unwrap().file_type().is_fifo());
     symlink("fifo", place.path("etc/to-fifo")).unwrap();
     for path in ["/etc/fifo", "/etc/to-fifo", "/etc"] {
-        assert!(matches!(root.open_file(p(path)), Err(BeneathError::Kind { .. })), "{path}");
+        assert!(matches!(root.open_file(p(path)), Err(BeneathError::WrongKind { .. })), "{path}");
     }
-    assert!(root.read_dir(p("/etc/fifo"), MOST_NAMES).is_err());
+    assert!(root.read_dir(p("/etc/fifo"), MAX_NAMES).is_err());
     root.create_file(p("/etc/fifo"), b"now a file", 0o644).unwrap();
     assert_eq!(root.read_file(p("/etc/to-fifo"), 100).unwrap(), b"now a file");
-    assert!(matches!(root.read_file(p("/etc/fifo"), 9), Err(BeneathError::Large { .. })));
+    assert!(matches!(root.read_file(p("/etc/fifo"), 9), Err(BeneathError::TooLarge { .. })));
     let names: Vec<_> =
-        root.read_dir(p("/etc"), MOST_NAMES).unwrap().into_iter().map(|entry| (entry.name, entry.is_file)).collect();
+        root.read_dir(p("/etc"), MAX_NAMES).unwrap().into_iter().map(|entry| (entry.name, entry.is_file)).collect();
     assert_eq!(names, [("fifo".into(), true), ("passwd".into(), true), ("to-fifo".into(), false)]);
 }
 
 #[test]
-fn magic_links_lead_nowhere() {
+fn magic_links_are_refused() {
     // The real /proc: /proc/self/root would lead out of any root.
     let root = Root::open(p("/proc")).unwrap();
     for path in ["/self/root/etc/passwd", "/self/cwd", "/self/exe", "/self/fd/0"] {
@@ -233,7 +233,7 @@ fn magic_links_lead_nowhere() {
 
 #[test]
 fn modes_do_not_depend_on_umask() {
-    let place = Place::new();
+    let place = TestRoot::new();
     let root = place.root();
     root.create_dir_all(p("/x/y"), 0o775).unwrap();
     root.create_file(p("/x/y/z"), b"", 0o666).unwrap();
@@ -243,11 +243,11 @@ fn modes_do_not_depend_on_umask() {
 
 #[test]
 fn write_to_readonly_folder_leaves_file_whole() {
-    let place = Place::new();
+    let place = TestRoot::new();
     let root = place.root();
     fs::set_permissions(place.path("etc"), fs::Permissions::from_mode(0o555)).unwrap();
     let result = root.create_file(p("/etc/passwd"), b"new", 0o644);
-    // Root may do it all the same; no other user may.
+    // Root may write nevertheless.
     match rustix::process::geteuid().is_root() {
         true => result.unwrap(),
         false => {
@@ -258,10 +258,10 @@ fn write_to_readonly_folder_leaves_file_whole() {
     fs::set_permissions(place.path("etc"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// CVE-2024-0132 and CVE-2025-23359 were of this kind: a directory that was looked at becomes a link before it is used.
+/// As in CVE-2024-0132 and CVE-2025-23359: a directory becomes a link between check and use.
 #[test]
-fn link_swapped_in_while_we_work_leads_nowhere() {
-    let place = Place::new();
+fn concurrently_swapped_link_stays_in_root() {
+    let place = TestRoot::new();
     let root = place.root();
     fs::create_dir(place.path("swapped")).unwrap();
     symlink("../outside/etc", place.path("link")).unwrap();
@@ -276,7 +276,7 @@ fn link_swapped_in_while_we_work_leads_nowhere() {
         });
         let mut inside = 0;
         for _ in 0..2000 {
-            // Each may fail while the names are changing; none may end outside.
+            // Each call may fail while the names change, but none may change anything outside.
             let _ = root.create_dir_all(p("/swapped/new/deep"), 0o755);
             let _ = root.create_file(p("/swapped/passwd"), b"overwritten", 0o644);
             let _ = root.symlink(p("/x"), p("/swapped/empty"));
@@ -300,7 +300,7 @@ fn mount_lands_where_descriptor_is() {
     if !rustix::process::geteuid().is_root() || unshare().is_err() {
         return println!("skipped: mounting needs root");
     }
-    let place = Place::new();
+    let place = TestRoot::new();
     let root = place.root();
     symlink(place.outside().join("etc"), place.path("escape")).unwrap();
     let source = fs::File::open(place.outside().join("etc/passwd")).unwrap();
@@ -308,7 +308,7 @@ fn mount_lands_where_descriptor_is() {
     let all = Restrictions { read_only: true, no_exec: true, no_devices: true };
 
     let target = root.touch_file(p("/escape/passwd")).unwrap();
-    // The name is changed after the target was resolved: the mount goes where the file was, not where the name leads.
+    // After the target is resolved, its name leads elsewhere. The mount goes to the resolved file.
     fs::remove_file(place.path("escape")).unwrap();
     symlink(place.path("etc"), place.path("escape")).unwrap();
     tree().mount_restricted(&target, all).unwrap();
@@ -317,12 +317,12 @@ fn mount_lands_where_descriptor_is() {
     assert_eq!(fs::read_to_string(&made).unwrap(), "secret");
     let refused = fs::write(&made, "changed").unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
-    // The restrictions are the copy's, not the original's.
+    // The restrictions apply to the copy only.
     fs::write(place.outside().join("etc/passwd"), "secret").unwrap();
     let wrong = tree().mount_onto(&root.resolve(p("/etc")).unwrap());
     assert!(matches!(wrong, Err(BeneathError::Path { act: "mount onto", .. })), "a file on a directory");
 
-    // As a kernel has to do it that restricts only what is attached.
+    // As before Linux 5.12.
     tree().mount_then_restrict(&root.touch_file(p("/etc/later")).unwrap(), all).unwrap();
     assert_eq!(place.text("etc/later"), "secret");
     let refused = fs::write(place.path("etc/later"), "changed").unwrap_err();
@@ -341,7 +341,7 @@ fn mount_lands_where_descriptor_is() {
 }
 
 /// Runs something on a thread for which a system call fails with ENOSYS.
-pub(crate) fn without<T: Send>(call: i64, run: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn without_syscall<T: Send>(call: i64, run: impl FnOnce() -> T + Send) -> T {
     use seccompiler::{SeccompAction, SeccompFilter};
     let filter = SeccompFilter::new(
         [(call, Vec::new())].into(),
@@ -361,9 +361,9 @@ pub(crate) fn without<T: Send>(call: i64, run: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn missing_openat2_is_kernel_error() {
-    let place = Place::new();
-    let result = without(libc::SYS_openat2, || Root::open(&place.path("")));
-    assert!(matches!(result, Err(BeneathError::Kernel)), "{result:?}");
+    let place = TestRoot::new();
+    let result = without_syscall(libc::SYS_openat2, || Root::open(&place.path("")));
+    assert!(matches!(result, Err(BeneathError::NoOpenat2)), "{result:?}");
 }
 
 #[test]
@@ -371,8 +371,8 @@ fn without_mount_setattr_attached_mount_is_restricted() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: mounting needs root");
     }
-    let place = Place::new();
-    without(libc::SYS_mount_setattr, || {
+    let place = TestRoot::new();
+    without_syscall(libc::SYS_mount_setattr, || {
         unshare().unwrap();
         let source = fs::File::open(place.outside().join("etc/passwd")).unwrap();
         let target = place.root().resolve(p("/etc/passwd")).unwrap();
@@ -393,7 +393,7 @@ fn restricted_mount_keeps_its_older_restrictions() {
     if !rustix::process::geteuid().is_root() || unshare().is_err() {
         return println!("skipped: mounting needs root");
     }
-    let place = Place::new();
+    let place = TestRoot::new();
     let folder = place.path("usr/lib");
     rustix::mount::mount("none", &folder, "tmpfs", MountFlags::NOEXEC | MountFlags::NOATIME, None).unwrap();
     fs::write(folder.join("x"), "y").unwrap();
@@ -408,7 +408,7 @@ fn restricted_mount_keeps_its_older_restrictions() {
     }
 }
 
-/// All of this file once more without root's rights.
+/// Runs the tests of this file again as another user.
 #[test]
 fn ordinary_user_gets_the_same() {
     if !rustix::process::geteuid().is_root() {

@@ -1,10 +1,10 @@
-//! What besides GPUs a spec can describe.
+//! Modes of CDI generation, and the device nodes of each mode besides GPUs.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
 
 use super::inject::{self, Options};
 use crate::driver::files::File;
-use crate::driver::{DriverRoot, Node, imex_channel, number_of};
+use crate::driver::{DriverRoot, Node, device_number, imex_channel};
 use crate::edits::{ContainerEdits, Device};
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Nvml,
-    /// Every node of the driver at once, for programs that manage GPUs.
+    /// One device with every node of the driver, for programs that manage GPUs.
     Management,
     Imex,
     Gdrcopy,
@@ -21,19 +21,25 @@ pub enum Mode {
     Nvswitch,
 }
 
-/// Nodes: a folder, and how their names begin.
+/// A folder, and the prefix of its nodes' names.
 type Nodes = &'static [(&'static str, &'static str)];
 
 struct Row {
     mode: Mode,
-    word: &'static str,
-    what: &'static str,
+    name: &'static str,
+    device: &'static str,
     nodes: Nodes,
     files: &'static [&'static str],
 }
 
-const fn row(mode: Mode, word: &'static str, what: &'static str, nodes: Nodes, files: &'static [&'static str]) -> Row {
-    Row { mode, word, what, nodes, files }
+const fn row(
+    mode: Mode,
+    name: &'static str,
+    device: &'static str,
+    nodes: Nodes,
+    files: &'static [&'static str],
+) -> Row {
+    Row { mode, name, device, nodes, files }
 }
 
 const CHANNELS: (&str, &str) = ("dev/nvidia-caps-imex-channels", "channel");
@@ -54,22 +60,22 @@ const ROWS: &[Row] = &[
     row(Mode::Nvswitch, "nvswitch", "NVSwitch", &[("dev", "nvidia-nvswitch")], &[]),
 ];
 
-/// Nodes below `/dev/nvidia*` that have a mode of their own.
+/// Prefixes of `/dev/nvidia*` nodes that have their own mode.
 const NOT_MANAGEMENT: [&str; 3] = ["nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink"];
 
 impl Mode {
-    /// The mode of a word. `auto` stands for GPUs on every host; other devices need their own mode.
-    pub fn of_word(word: &str) -> Option<Mode> {
-        let row = ROWS.iter().find(|row| row.word == word);
-        row.map(|row| row.mode).or((word == "auto").then_some(Mode::Nvml))
+    /// `auto` means GPUs on every host.
+    pub fn from_name(name: &str) -> Option<Mode> {
+        let row = ROWS.iter().find(|row| row.name == name);
+        row.map(|row| row.mode).or((name == "auto").then_some(Mode::Nvml))
     }
 
-    pub fn words() -> Vec<&'static str> {
-        ["auto"].into_iter().chain(ROWS.iter().map(|row| row.word)).collect()
+    pub fn names() -> Vec<&'static str> {
+        ["auto"].into_iter().chain(ROWS.iter().map(|row| row.name)).collect()
     }
 
-    pub fn what(self) -> &'static str {
-        self.row().what
+    pub fn device_description(self) -> &'static str {
+        self.row().device
     }
 
     fn row(self) -> &'static Row {
@@ -88,48 +94,49 @@ pub fn nodes(root: &DriverRoot, mode: Mode) -> Vec<Node> {
     nodes
 }
 
-/// What a mode of the table adds: its nodes, and its files if there is a node.
+/// The edits of a mode: its nodes, and its files if there is a node.
 pub fn edits(root: &DriverRoot, mode: Mode, options: &Options) -> ContainerEdits {
-    let mut edits = inject::plain_nodes(nodes(root, mode), options);
+    let mut edits = inject::device_nodes(nodes(root, mode), options);
     if !edits.device_nodes.is_empty() {
-        let there = mode.row().files.iter().filter(|path| root.files.join(path).exists());
+        let existing = mode.row().files.iter().filter(|path| root.files.join(path).exists());
         let file = |path: &&str| File { host: root.files.join(path), container: Path::new("/").join(path) };
-        edits.mounts.extend(there.map(file).map(|file| inject::read_only(&file)));
+        edits.mounts.extend(existing.map(file).map(|file| inject::read_only(&file)));
     }
     inject::sort(&mut edits);
     edits
 }
 
 #[derive(Debug)]
-pub enum NoChannel {
-    /// It is another word than a channel's number.
-    NoNumber(String),
-    /// This host has no such channel.
-    NotHere,
+pub enum ChannelError {
+    /// Not a channel's number.
+    NotANumber(String),
+    /// The host has no such channel.
+    Missing,
 }
 
-pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, NoChannel> {
+pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, ChannelError> {
     let nodes = nodes(root, Mode::Imex);
     let number = |node: &Node| node.container.file_name()?.to_str()?.strip_prefix("channel")?.parse::<u32>().ok();
-    let known: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
+    let existing: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
     let mut devices = Vec::new();
     for word in words {
         let requested = match (imex_channel(word), word.strip_prefix("channel").unwrap_or(word)) {
             (None, "all") => None,
-            (None, _) => return Err(NoChannel::NoNumber(word.clone())),
+            (None, _) => return Err(ChannelError::NotANumber(word.clone())),
             (number, _) => number,
         };
         let before = devices.len();
-        for (number, node) in known.iter().filter(|(number, _)| requested.is_none_or(|requested| requested == *number))
+        for (number, node) in
+            existing.iter().filter(|(number, _)| requested.is_none_or(|requested| requested == *number))
         {
             devices.push(Device {
                 name: number.to_string(),
                 annotations: Default::default(),
-                container_edits: inject::plain_nodes(vec![node.clone()], options),
+                container_edits: inject::device_nodes(vec![node.clone()], options),
             });
         }
         if devices.len() == before {
-            return Err(NoChannel::NotHere);
+            return Err(ChannelError::Missing);
         }
     }
     Ok(devices)
@@ -139,7 +146,7 @@ fn nodes_in(root: &Path, folder: &str, prefix: &str) -> Vec<Node> {
     let Ok(entries) = fs::read_dir(root.join(folder)) else { return Vec::new() };
     let node = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok().filter(|name| name.starts_with(prefix))?;
-        let (major, minor) = number_of(&entry.path())?;
+        let (major, minor) = device_number(&entry.path())?;
         Some(Node { host: entry.path(), container: Path::new("/").join(folder).join(name), major, minor })
     };
     entries.flatten().filter_map(node).collect()

@@ -10,8 +10,8 @@ use serde_saphyr::DoubleQuoted;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The largest file that is read. A spec of 8 GPUs with 7 MIG devices each takes about 100 KiB.
-pub const LARGEST: u64 = 4 << 20;
+/// Limit of a file's size. A spec of 8 GPUs with 7 MIG devices each takes about 100 KiB.
+pub const MAX_SIZE: u64 = 4 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -45,13 +45,13 @@ pub enum ReadError {
     Io(io::Error),
     #[error("it is not a regular file")]
     NotAFile,
-    #[error("it is larger than {} MiB", LARGEST >> 20)]
+    #[error("it is larger than {} MiB", MAX_SIZE >> 20)]
     TooLarge,
     #[error(transparent)]
     Parse(#[from] ParseError),
 }
 
-// The reasons are in the text, so that a list of broken files has them in one line each.
+// The text contains the cause, so that a list of broken files has one line for each.
 impl From<serde_json::Error> for ParseError {
     fn from(error: serde_json::Error) -> ParseError {
         ParseError::Json(error.to_string())
@@ -60,7 +60,7 @@ impl From<serde_json::Error> for ParseError {
 
 impl From<serde_saphyr::Error> for ParseError {
     fn from(error: serde_saphyr::Error) -> ParseError {
-        // The parser draws the place beneath the first line.
+        // The parser shows the position on further lines.
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
         ParseError::Yaml(line.strip_prefix("error: ").unwrap_or(line).to_string())
@@ -77,7 +77,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// Why a file cannot be written. Then an earlier file is unchanged.
+/// A file cannot be written. An earlier file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("'{0}' is not the path of a file")]
@@ -86,7 +86,7 @@ pub enum WriteError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// Reads bytes as a spec, which is not yet a valid one. Of several YAML documents the first one counts, as for engines.
+/// Parses a spec without validating it. Of several YAML documents the first one counts, as for engines.
 pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
     let parsed: Parsed = match format {
         Format::Json => serde_json::from_slice(bytes)?,
@@ -114,23 +114,23 @@ struct Parsed {
 impl<'de> Deserialize<'de> for Parsed {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Parsed, D::Error> {
         let mut unknown = Vec::new();
-        let spec = serde_ignored::deserialize(from, |path| unknown.push(named(&path)))?;
+        let spec = serde_ignored::deserialize(from, |path| unknown.push(field_path(&path)))?;
         Ok(Parsed { spec, unknown })
     }
 }
 
-/// A field's place. What may be `null` has a part of its own there, which is no name.
-fn named(path: &serde_ignored::Path) -> String {
+/// A field's path. `serde_ignored` adds a part `?` for each optional value.
+fn field_path(path: &serde_ignored::Path) -> String {
     path.to_string().split('.').filter(|part| *part != "?").collect::<Vec<_>>().join(".")
 }
 
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
-    let bytes = file::read_bounded(path, LARGEST, Links::Followed)?;
+    let bytes = file::read_bounded(path, MAX_SIZE, Links::Followed)?;
     Ok(parse(&bytes, Format::of_path(path).unwrap_or(Format::Yaml))?)
 }
 
-/// A spec's text: the same for the same spec.
-pub fn text(spec: &Spec, format: Format) -> String {
+/// Writes a spec as text. Equal specs give equal text.
+pub fn serialize(spec: &Spec, format: Format) -> String {
     match format {
         Format::Json => {
             let mut text = serde_json::to_string_pretty(spec).expect("a spec has string keys only");
@@ -147,7 +147,7 @@ pub fn text(spec: &Spec, format: Format) -> String {
     }
 }
 
-/// Writes a file whole, readable by all. Makes its directory.
+/// Replaces a file atomically, readable by all. Creates its directory.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     let failed = |source| WriteError::Io { path: path.into(), source };
     path.file_name().ok_or_else(|| WriteError::NoName(path.into()))?;
@@ -219,12 +219,12 @@ devices:
         spec.container_edits.env.push("LONG=".to_string() + &"a b ".repeat(100));
         spec.container_edits.env.push("ODD=\u{1}\n\t'\"\\: #- ".into());
         for format in [Format::Json, Format::Yaml] {
-            let written = text(&spec, format);
+            let written = serialize(&spec, format);
             assert_eq!(parse(written.as_bytes(), format).unwrap(), spec, "{written}");
-            assert_eq!(written, text(&spec, format));
+            assert_eq!(written, serialize(&spec, format));
         }
         // JSON is YAML, too.
-        assert_eq!(parse(text(&spec, Format::Json).as_bytes(), Format::Yaml).unwrap(), spec);
+        assert_eq!(parse(serialize(&spec, Format::Json).as_bytes(), Format::Yaml).unwrap(), spec);
     }
 
     #[test]
@@ -238,7 +238,7 @@ devices:
     }
 
     #[test]
-    fn no_bytes_bring_it_down() {
+    fn malformed_specs_are_errors() {
         let deep = "[".repeat(200_000);
         let deep_map = "{\"a\":".repeat(100_000);
         let bomb = {
@@ -261,14 +261,14 @@ devices:
 
     proptest::proptest! {
         #[test]
-        fn no_change_of_bytes_brings_it_down(changes in proptest::collection::vec((0..YAML.len(), 0u8..=255), 1..20)) {
+        fn corrupted_spec_never_panics(changes in proptest::collection::vec((0..YAML.len(), 0u8..=255), 1..20)) {
             let mut bytes = YAML.as_bytes().to_vec();
             for (place, byte) in changes {
                 bytes[place] = byte;
             }
             for format in [Format::Json, Format::Yaml] {
                 if let Ok(spec) = parse(&bytes, format) {
-                    proptest::prop_assert_eq!(parse(text(&spec, Format::Yaml).as_bytes(), Format::Yaml).unwrap(), spec);
+                    proptest::prop_assert_eq!(parse(serialize(&spec, Format::Yaml).as_bytes(), Format::Yaml).unwrap(), spec);
                 }
             }
         }
@@ -280,26 +280,26 @@ devices:
         let mut spec = parse(YAML.as_bytes(), Format::Yaml).unwrap();
         for name in ["0:1", "1:0", "1_0", "190:20:30.15", "2001-01-01"] {
             spec.devices[0].name = name.into();
-            let written = text(&spec, Format::Yaml);
+            let written = serialize(&spec, Format::Yaml);
             assert!(written.contains(&format!("name: \"{name}\"\n")), "{written}");
         }
-        assert!(text(&spec, Format::Yaml).contains("cdiVersion: 0.5.0\n"));
+        assert!(serialize(&spec, Format::Yaml).contains("cdiVersion: 0.5.0\n"));
     }
 
     #[test]
     fn file_is_replaced_whole() {
-        let there = tempfile::tempdir().unwrap();
-        let path = there.path().join("deep/er/nvidia.yaml");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/er/nvidia.yaml");
         write(&path, b"one").unwrap();
         write(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
         // A directory in its place: nothing is left then, either.
-        let taken = there.path().join("taken.yaml");
+        let taken = dir.path().join("taken.yaml");
         fs::create_dir(&taken).unwrap();
         assert!(write(&taken, b"three").unwrap_err().to_string().contains("taken.yaml"));
-        assert_eq!(fs::read_dir(there.path()).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
         assert!(matches!(write(Path::new("/"), b""), Err(WriteError::NoName(_))));
     }
 }

@@ -1,8 +1,8 @@
-//! Makes the CDI spec of a host's driver.
+//! Generates the CDI spec of a host's driver.
 //!
 //! Source: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
-use super::extra::{self, Mode, NoChannel};
+use super::extra::{self, ChannelError, Mode};
 use super::hooks::Hooks;
 use super::inject::{self, Options};
 use super::name::{Kind, QualifiedName};
@@ -22,15 +22,16 @@ const ALL: &str = "all";
 pub struct Request {
     pub kind: Kind,
     pub mode: Mode,
-    /// How devices are called: each way gives one device more.
+    /// Each naming adds one CDI device per GPU or MIG device.
     pub names: Vec<Naming>,
-    /// Which devices: `all`, `none`, or words as the container CLI takes them.
+    /// `all`, `none`, or device names as the container CLI accepts them.
     pub devices: Vec<String>,
+    /// Whether to add a device `all`.
     pub all: bool,
     pub edits: Options,
 }
 
-/// How a device is called: `0` and, for a MIG device, `0:1`; `GPU-…` and `MIG-…`; `gpu0` and `mig0:1`.
+/// The name of a device: `0` or `0:1` by index, `GPU-…` or `MIG-…` by UUID, `gpu0` or `mig0:1` by type and index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Naming {
     Index,
@@ -56,37 +57,39 @@ pub enum GenerateError {
     Invalid(#[from] Invalid),
 }
 
-impl From<NoChannel> for GenerateError {
-    fn from(reason: NoChannel) -> GenerateError {
+impl From<ChannelError> for GenerateError {
+    fn from(reason: ChannelError) -> GenerateError {
         match reason {
-            NoChannel::NoNumber(word) => GenerateError::Channel(word),
-            NoChannel::NotHere => GenerateError::Nothing("such IMEX channel"),
+            ChannelError::NotANumber(word) => GenerateError::Channel(word),
+            ChannelError::Missing => GenerateError::Nothing("such IMEX channel"),
         }
     }
 }
 
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, container_edits) = match request.mode {
-        Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
+        Mode::Nvml => gpu_devices(&Driver::find(root)?, request)?,
         Mode::Management => {
             let driver = Driver::find(root)?;
-            let common = inject::for_managers(&driver, Capabilities::WHOLE, &request.edits)?;
+            let common = inject::management_edits(&driver, Capabilities::WHOLE, &request.edits)?;
             let nodes = extra::nodes(root, Mode::Management);
-            (one(inject::plain_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
+            (single_device(inject::device_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
         }
-        Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, void()),
-        other => (one(extra::edits(root, other, &request.edits), other.what())?, void()),
+        Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, void_edits()),
+        other => (single_device(extra::edits(root, other, &request.edits), other.device_description())?, void_edits()),
     };
-    finish(devices, container_edits, request)
+    build_spec(devices, container_edits, request)
 }
 
-/// Removes nodes that are not on the host, and devices without any node left, for a caller that has named the nodes' place. Returns the
-/// removed paths. It is an error if no device is left: a spec must have one.
-pub fn leave_out_missing_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, GenerateError> {
+/// Removes nodes that are not on the host, and devices that lose all nodes. Returns the removed paths.
+///
+/// # Errors
+/// If no device is left: a spec must have one.
+pub fn remove_missing_device_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, GenerateError> {
     let mut missing = BTreeSet::new();
-    take_missing_nodes(&mut spec.container_edits, &mut missing);
+    remove_missing_nodes(&mut spec.container_edits, &mut missing);
     let mut empty = None;
-    spec.devices.retain_mut(|device| match take_missing_nodes(&mut device.container_edits, &mut missing) {
+    spec.devices.retain_mut(|device| match remove_missing_nodes(&mut device.container_edits, &mut missing) {
         Some(path) if device.container_edits.device_nodes.is_empty() => {
             empty.get_or_insert((device.name.clone(), path));
             false
@@ -99,30 +102,30 @@ pub fn leave_out_missing_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, Gene
     }
 }
 
-/// The last of the paths that were taken out.
-fn take_missing_nodes(edits: &mut ContainerEdits, missing: &mut BTreeSet<String>) -> Option<String> {
+/// Returns the last removed path.
+fn remove_missing_nodes(edits: &mut ContainerEdits, missing: &mut BTreeSet<String>) -> Option<String> {
     let is_there = |path: &str| fs::metadata(path).is_ok_and(|node| node.file_type().is_char_device());
-    let mut gone = None;
+    let mut last_missing = None;
     edits.device_nodes.retain(|node| {
         let path = node.host_path.as_ref().unwrap_or(&node.path);
         is_there(path) || {
-            gone = Some(path.clone());
+            last_missing = Some(path.clone());
             missing.insert(path.clone());
             false
         }
     });
-    gone
+    last_missing
 }
 
-pub fn generate_for(driver: &Driver, request: &Request) -> Result<Spec, GenerateError> {
-    let (devices, edits) = of_gpus(driver, request)?;
-    finish(devices, edits, request)
+pub fn generate_for_driver(driver: &Driver, request: &Request) -> Result<Spec, GenerateError> {
+    let (devices, edits) = gpu_devices(driver, request)?;
+    build_spec(devices, edits, request)
 }
 
-fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, ContainerEdits), GenerateError> {
+fn gpu_devices(driver: &Driver, request: &Request) -> Result<(Vec<Device>, ContainerEdits), GenerateError> {
     let common = inject::edits_for(driver, &Selection::default(), Capabilities::WHOLE, &request.edits)?;
     if request.devices.iter().any(|word| word == "none") {
-        // A device must bring something.
+        // CDI requires that a device has edits.
         let env = vec!["NVCT_EMPTY_DEVICE=".into()];
         let none = Device {
             name: "none".into(),
@@ -137,8 +140,8 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     for selection in &selections {
         let nodes = driver.nodes(selection, Capabilities::WHOLE);
         let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
-        let mut container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
-        container_edits.hooks.extend(inject::memory_limits(driver, selection, &request.edits));
+        let mut container_edits = inject::nodes_and_links(driver, selection.gpus.iter().copied(), own, &request.edits);
+        container_edits.hooks.extend(inject::memory_limits_hook(driver, selection, &request.edits));
         for name in names(selection, &request.names) {
             devices.push(Device { name, annotations: Default::default(), container_edits: container_edits.clone() });
         }
@@ -169,7 +172,7 @@ fn selections<'a>(driver: &'a Driver, words: &[String]) -> Result<Vec<Selection<
 }
 
 fn names(selection: &Selection<'_>, namings: &[Naming]) -> Vec<String> {
-    // The driver does not know every device's UUID: question marks then, or nothing.
+    // If the driver does not know a UUID, it reports question marks or nothing.
     let known = |uuid: &str| !uuid.is_empty() && !uuid.contains('?');
     let name = |naming: &Naming| match (selection.migs.first(), selection.gpus.first(), naming) {
         (Some((gpu, mig)), _, Naming::Index) => Some(format!("{}:{}", gpu.index, mig.index)),
@@ -183,7 +186,7 @@ fn names(selection: &Selection<'_>, namings: &[Naming]) -> Vec<String> {
     namings.iter().filter_map(name).collect()
 }
 
-fn finish(devices: Vec<Device>, container_edits: ContainerEdits, request: &Request) -> Result<Spec, GenerateError> {
+fn build_spec(devices: Vec<Device>, container_edits: ContainerEdits, request: &Request) -> Result<Spec, GenerateError> {
     let mut spec = Spec {
         cdi_version: String::new(),
         kind: request.kind.to_string(),
@@ -192,13 +195,13 @@ fn finish(devices: Vec<Device>, container_edits: ContainerEdits, request: &Reque
         container_edits,
     };
     if spec.devices.is_empty() {
-        return Err(GenerateError::Nothing(request.mode.what()));
+        return Err(GenerateError::Nothing(request.mode.device_description()));
     }
     let none = spec.devices.iter().any(|device| device.name == "none");
     if request.all && !none && !spec.devices.iter().any(|device| device.name == ALL) {
-        spec.devices.push(merged(&spec.devices));
+        spec.devices.push(merged_device(&spec.devices));
     }
-    // Two words for one device give its names twice.
+    // Two requested names for one device would give it twice.
     spec.devices.sort_by(|left, right| left.name.cmp(&right.name));
     spec.devices.dedup_by(|left, right| left.name == right.name);
     spec.cdi_version = version::lowest(&spec).into();
@@ -206,8 +209,8 @@ fn finish(devices: Vec<Device>, container_edits: ContainerEdits, request: &Reque
     Ok(spec)
 }
 
-/// The device with the edits of all others, each once.
-fn merged(devices: &[Device]) -> Device {
+/// The device `all`, with the edits of all others, each once.
+fn merged_device(devices: &[Device]) -> Device {
     let mut edits = ContainerEdits::default();
     devices.iter().for_each(|device| append(&mut edits, &device.container_edits));
     let mut seen = BTreeSet::new();
@@ -217,18 +220,18 @@ fn merged(devices: &[Device]) -> Device {
     Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }
 }
 
-fn void() -> ContainerEdits {
-    ContainerEdits { env: vec![inject::VOID.into()], ..ContainerEdits::default() }
+fn void_edits() -> ContainerEdits {
+    ContainerEdits { env: vec![inject::VISIBLE_DEVICES_VOID.into()], ..ContainerEdits::default() }
 }
 
-fn one(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device>, GenerateError> {
+fn single_device(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device>, GenerateError> {
     match edits.device_nodes.is_empty() {
         true => Err(GenerateError::Nothing(what)),
         false => Ok(vec![Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }]),
     }
 }
 
-pub fn qualified(spec: &Spec) -> Vec<QualifiedName> {
+pub fn qualified_names(spec: &Spec) -> Vec<QualifiedName> {
     let kind: Option<Kind> = spec.kind.parse().ok();
     let name = |device: &Device| QualifiedName::new(kind.clone()?, &device.name).ok();
     spec.devices.iter().filter_map(name).collect()

@@ -3,7 +3,7 @@
 //! Source: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
 
 use crate::edits::Hook;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use std::path::{Path, PathBuf};
 
 /// A hook of `nvidia-cdi-hook`.
@@ -11,24 +11,24 @@ use std::path::{Path, PathBuf};
 pub enum HookName {
     /// Makes links: `target::link` each.
     CreateSymlinks,
-    /// Prefers the image's newer libcuda to the driver's.
+    /// Uses the image's libcuda if it is newer than the driver's.
     EnableCudaCompat,
-    /// Adds folders to the container's loader.
+    /// Adds folders to the container's `ld.so.cache`.
     UpdateLdcache,
     /// Keeps nvidia-smi and NVML from making device nodes.
     DisableDeviceNodeModification,
-    /// Hides other GPUs in the container's procfs. Not NVIDIA's: its program ignores this hook.
+    /// Hides other GPUs in the container's procfs. NVIDIA has no such hook, and its program ignores this one.
     HideOtherGpus,
     /// Restricts EGL to the container's GPUs.
     UpdateApplicationProfile,
     /// Limits the memory that the container may use of GPUs.
     ApplyCudaMemoryLimits,
-    /// Opens folders to all users: old releases of crun made them closed.
+    /// Opens folders to all users: old releases of crun created them closed.
     Chmod,
 }
 
 impl HookName {
-    /// The point of a container's life: files are changed in its mounts, its cgroup is limited from the host.
+    /// OCI's name of the point at which the hook runs: in the container's mounts for files, on the host for its cgroup.
     pub fn point(self) -> &'static str {
         match self {
             HookName::ApplyCudaMemoryLimits => "createRuntime",
@@ -43,26 +43,26 @@ const GPU_ID: &str = "--gpu-id";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hooks {
     pub program: PathBuf,
-    /// The `ldconfig` for `update-ldcache` to run; it finds one by itself otherwise.
+    /// The host's `ldconfig` for `update-ldcache`. None means the hook's default.
     pub ldconfig: Option<PathBuf>,
-    pub without: Vec<HookName>,
+    pub disabled: Vec<HookName>,
 }
 
 impl Hooks {
-    /// All but `chmod`, which no engine of today needs.
-    pub fn of(program: PathBuf) -> Hooks {
-        Hooks { program, ldconfig: None, without: vec![HookName::Chmod] }
+    /// All but `chmod`, which no current engine needs.
+    pub fn new(program: PathBuf) -> Hooks {
+        Hooks { program, ldconfig: None, disabled: vec![HookName::Chmod] }
     }
 
     pub fn has(&self, hook: HookName) -> bool {
-        !self.without.contains(&hook)
+        !self.disabled.contains(&hook)
     }
 
-    /// A hook with its own arguments; none when it is left out.
+    /// A hook with its own arguments. None if it is disabled.
     pub fn hook(&self, name: HookName, arguments: impl IntoIterator<Item = String>) -> Option<Hook> {
         self.has(name).then(|| {
-            let mut args = call(&self.program);
-            args.push(name.word());
+            let mut args = program_arguments(&self.program);
+            args.push(name.kebab_name());
             args.extend(arguments);
             Hook {
                 hook_name: name.point().into(),
@@ -75,19 +75,19 @@ impl Hooks {
         })
     }
 
-    /// Links: where each is, and what it points to. None when there are none.
+    /// A hook for links, given as path and target. None if there are none.
     pub fn links<'a>(&self, links: impl IntoIterator<Item = (&'a Path, &'a Path)>) -> Option<Hook> {
         let links = links.into_iter().map(|(path, target)| format!("{}::{}", target.display(), path.display()));
-        self.each(HookName::CreateSymlinks, "--link", Vec::new(), links)
+        self.repeated_flag_hook(HookName::CreateSymlinks, "--link", Vec::new(), links)
     }
 
-    /// Folders of libraries. None when there are none.
+    /// A hook for folders of libraries. None if there are none.
     pub fn ldcache(&self, folders: impl IntoIterator<Item = String>) -> Option<Hook> {
-        self.each(HookName::UpdateLdcache, "--folder", self.ldconfig(), folders)
+        self.repeated_flag_hook(HookName::UpdateLdcache, "--folder", self.ldconfig(), folders)
     }
 
-    /// The loader's cache once more, of the folders that it knows.
-    pub fn ldcache_again(&self) -> Option<Hook> {
+    /// Writes the loader's cache again, with the folders of the earlier run.
+    pub fn refresh_ldcache(&self) -> Option<Hook> {
         self.hook(HookName::UpdateLdcache, self.ldconfig())
     }
 
@@ -96,15 +96,15 @@ impl Hooks {
         self.hook(HookName::EnableCudaCompat, [format!("--host-driver-version={version}")])
     }
 
-    /// Limits of memory on these GPUs, by UUID. None when there are none.
+    /// A hook for memory limits on these GPUs, by UUID. None if there are none.
     pub fn memory_limits(&self, root: &Path, gpus: impl IntoIterator<Item = String>) -> Option<Hook> {
         let root = vec!["--driver-root".into(), root.display().to_string()];
-        self.each(HookName::ApplyCudaMemoryLimits, GPU_ID, root, gpus)
+        self.repeated_flag_hook(HookName::ApplyCudaMemoryLimits, GPU_ID, root, gpus)
     }
 
     /// Merges hooks of memory limits into one, because each is a process.
     pub fn merge_memory_limits(hooks: &mut Vec<Hook>) {
-        let word = HookName::ApplyCudaMemoryLimits.word();
+        let word = HookName::ApplyCudaMemoryLimits.kebab_name();
         let limits = |hook: &Hook| hook.args.contains(&word);
         let Some(first) = hooks.iter().position(limits) else { return };
         let others: Vec<Hook> = hooks.extract_if(first + 1.., |hook| limits(hook)).collect();
@@ -118,12 +118,12 @@ impl Hooks {
         self.ldconfig.iter().flat_map(|path| ["--ldconfig-path".into(), path.display().to_string()]).collect()
     }
 
-    /// Folders to open. None when there are none.
+    /// A hook for folders to open. None if there are none.
     pub fn chmod(&self, folders: impl IntoIterator<Item = String>) -> Option<Hook> {
-        self.each(HookName::Chmod, "--path", vec!["--mode".into(), "755".into()], folders)
+        self.repeated_flag_hook(HookName::Chmod, "--path", vec!["--mode".into(), "755".into()], folders)
     }
 
-    fn each(
+    fn repeated_flag_hook(
         &self,
         hook: HookName,
         flag: &str,
@@ -141,9 +141,8 @@ impl Hooks {
     }
 }
 
-/// The first words of a hook's command line. Under another name than NVIDIA's, our executable needs the program's name as its first
-/// argument.
-fn call(program: &Path) -> Vec<String> {
+/// The first arguments of a hook. They name the program, because our executable can have another name than NVIDIA's.
+fn program_arguments(program: &Path) -> Vec<String> {
     match program.file_name().and_then(|name| name.to_str()) {
         Some("nvidia-ctk") => vec!["nvidia-ctk".into(), "hook".into()],
         _ => vec!["nvidia-cdi-hook".into()],
@@ -156,7 +155,7 @@ mod tests {
 
     #[test]
     fn arguments_are_nvidias() {
-        let mut hooks = Hooks::of("/opt/mpu/mpu-container".into());
+        let mut hooks = Hooks::new("/opt/mpu/mpu-container".into());
         let links = [(Path::new("/usr/lib/libcuda.so"), Path::new("libcuda.so.1"))];
         assert_eq!(
             hooks.links(links).unwrap().args,
@@ -179,7 +178,7 @@ mod tests {
             ]
         );
         assert_eq!(hooks.chmod(["/dev/dri".into()]), None, "left out unless requested");
-        hooks.without.clear();
+        hooks.disabled.clear();
         assert_eq!(
             hooks.chmod(["/dev/dri".into()]).unwrap().args[2..],
             ["chmod", "--mode", "755", "--path", "/dev/dri"]

@@ -1,8 +1,8 @@
-//! CDI, the Container Device Interface: files with the edits that a device makes to a container.
+//! CDI, the Container Device Interface: spec files describe devices by their edits to a container.
 //!
 //! - [`Registry`] reads the host's files and resolves names to edits.
-//! - [`edits_for`] makes a driver's edits for a container that is about to start.
-//! - [`generate()`] makes a file of all that a host's driver has; `transform` moves its paths.
+//! - [`edits_for`] generates a driver's edits for one container.
+//! - [`generate()`] generates a spec of all devices of a host's driver; `transform` changes its root paths.
 //!
 //! Source: CDI specification 1.1.0 (`SPEC.md` of container-device-interface).
 

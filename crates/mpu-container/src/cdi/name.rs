@@ -1,7 +1,7 @@
 //! Qualified names: `vendor/class=device`.
 //!
-//! Source: CDI specification 1.1.0, "CDI JSON Specification", `kind` and `name`; the reference parser,
-//! `pkg/parser/parser.go`, where the text leaves something open (a name of one character).
+//! Source: CDI specification 1.1.0, "CDI JSON Specification", `kind` and `name`. It does not define names of one character;
+//! for those, the reference parser, `pkg/parser/parser.go`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ pub struct QualifiedName {
     device: String,
 }
 
-/// What a CDI file describes: `vendor/class`.
+/// `vendor/class`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind {
     vendor: String,
@@ -20,7 +20,7 @@ pub struct Kind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadName {
+pub enum NameError {
     #[error("'{0}' is not a qualified CDI name; it must read vendor/class=device, as in nvidia.com/gpu=0")]
     Unqualified(String),
     #[error("'{0}' is not a CDI kind; it must read vendor/class, as in nvidia.com/gpu")]
@@ -30,7 +30,7 @@ pub enum BadName {
 }
 
 impl QualifiedName {
-    pub fn new(kind: Kind, device: &str) -> Result<QualifiedName, BadName> {
+    pub fn new(kind: Kind, device: &str) -> Result<QualifiedName, NameError> {
         check("device", device, |first| first.is_ascii_alphanumeric(), "-_.:")?;
         Ok(QualifiedName { kind, device: device.into() })
     }
@@ -40,26 +40,26 @@ impl QualifiedName {
         &self.kind
     }
 
-    /// Whether the vendor is NVIDIA: `nvidia.com`, or `k8s.device-plugin.nvidia.com` of its device plugin.
-    pub fn is_nvidias(&self) -> bool {
+    /// Whether the vendor is `nvidia.com` or a subdomain, such as the device plugin's `k8s.device-plugin.nvidia.com`.
+    pub fn is_nvidia(&self) -> bool {
         self.kind.vendor == "nvidia.com" || self.kind.vendor.ends_with(".nvidia.com")
     }
 
-    /// What follows `=`.
+    /// The part after `=`.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    pub fn is(text: &str) -> bool {
+    pub fn is_valid(text: &str) -> bool {
         text.parse::<QualifiedName>().is_ok()
     }
 }
 
 impl FromStr for QualifiedName {
-    type Err = BadName;
+    type Err = NameError;
 
-    fn from_str(text: &str) -> Result<QualifiedName, BadName> {
-        let unqualified = || BadName::Unqualified(text.into());
+    fn from_str(text: &str) -> Result<QualifiedName, NameError> {
+        let unqualified = || NameError::Unqualified(text.into());
         let (kind, device) = text.split_once('=').ok_or_else(unqualified)?;
         let (vendor, class) = kind.split_once('/').ok_or_else(unqualified)?;
         if vendor.is_empty() || class.is_empty() || device.is_empty() {
@@ -76,7 +76,7 @@ impl fmt::Display for QualifiedName {
 }
 
 impl Kind {
-    pub fn new(vendor: &str, class: &str) -> Result<Kind, BadName> {
+    pub fn new(vendor: &str, class: &str) -> Result<Kind, NameError> {
         check("vendor", vendor, |first| first.is_ascii_alphabetic(), "-_.")?;
         check("class", class, |first| first.is_ascii_alphabetic(), "-_.")?;
         Ok(Kind { vendor: vendor.into(), class: class.into() })
@@ -92,10 +92,10 @@ impl Kind {
 }
 
 impl FromStr for Kind {
-    type Err = BadName;
+    type Err = NameError;
 
-    fn from_str(text: &str) -> Result<Kind, BadName> {
-        let (vendor, class) = text.split_once('/').ok_or_else(|| BadName::NoKind(text.into()))?;
+    fn from_str(text: &str) -> Result<Kind, NameError> {
+        let (vendor, class) = text.split_once('/').ok_or_else(|| NameError::NoKind(text.into()))?;
         Kind::new(vendor, class)
     }
 }
@@ -106,9 +106,9 @@ impl fmt::Display for Kind {
     }
 }
 
-fn check(part: &'static str, text: &str, first: fn(u8) -> bool, inner: &str) -> Result<(), BadName> {
+fn check(part: &'static str, text: &str, first: fn(u8) -> bool, inner: &str) -> Result<(), NameError> {
     let bytes = text.as_bytes();
-    let fails = |why| Err(BadName::Part { part, text: text.into(), why });
+    let fails = |why| Err(NameError::Part { part, text: text.into(), why });
     match (bytes.first(), bytes.last()) {
         (None, _) | (_, None) => fails("it is empty"),
         (Some(head), _) if !first(*head) && part == "device" => fails("it must begin with a letter or digit"),
@@ -155,15 +155,15 @@ mod tests {
             "/dev/nvidia0",
             "a\0/b=c",
         ] {
-            assert!(!QualifiedName::is(bad), "{bad:?} is no name");
+            assert!(!QualifiedName::is_valid(bad), "{bad:?} is no name");
         }
     }
 
     #[test]
-    fn device_plugin_is_nvidias_and_lookalike_is_not() {
-        let is_nvidias = |name: &str| name.parse::<QualifiedName>().expect("a name").is_nvidias();
-        assert!(is_nvidias("nvidia.com/gpu=0") && is_nvidias("k8s.device-plugin.nvidia.com/gpu=0"));
-        assert!(!is_nvidias("evilnvidia.com/gpu=0") && !is_nvidias("nvidia.com.evil/gpu=0"));
+    fn nvidia_subdomain_is_nvidia_lookalike_is_not() {
+        let is_nvidia = |name: &str| name.parse::<QualifiedName>().expect("a name").is_nvidia();
+        assert!(is_nvidia("nvidia.com/gpu=0") && is_nvidia("k8s.device-plugin.nvidia.com/gpu=0"));
+        assert!(!is_nvidia("evilnvidia.com/gpu=0") && !is_nvidia("nvidia.com.evil/gpu=0"));
     }
 
     #[test]

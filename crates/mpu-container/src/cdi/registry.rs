@@ -1,10 +1,10 @@
-//! The devices that a host's CDI files describe.
+//! Reads a host's CDI files and resolves device names to edits.
 //!
-//! If two files describe a device, the one in the later directory counts; two in one directory are an error. An unreadable file
-//! affects its own devices only; the error for an unknown device names it.
+//! If files in two directories describe a device, the later directory takes precedence. Two files of one directory are a conflict. An
+//! invalid file affects its own devices only; the error for an unknown device names it.
 //!
-//! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
-//! `/etc/cdi` and `/var/run/cdi`, later directories before earlier ones.
+//! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files directly in
+//! `/etc/cdi` and `/var/run/cdi`; the later directory takes precedence.
 
 use super::file::{self, ReadError};
 use super::name::{Kind, QualifiedName};
@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where CDI files are, unless the configuration says otherwise: the administrator's, then what programs generate.
+/// Default directories of CDI files: the administrator's, then the generated ones.
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 #[derive(Debug, Default)]
 pub struct Registry {
     specs: Vec<(PathBuf, Spec)>,
-    devices: BTreeMap<QualifiedName, Place>,
+    devices: BTreeMap<QualifiedName, Location>,
     failures: Vec<Failure>,
     directories: Vec<PathBuf>,
 }
@@ -31,11 +31,11 @@ pub struct Registry {
 pub struct Failure {
     pub path: PathBuf,
     #[source]
-    pub why: Unusable,
+    pub why: FailureReason,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum FailureReason {
     #[error(transparent)]
     Unreadable(#[from] ReadError),
     #[error("invalid CDI spec: {0}")]
@@ -43,12 +43,12 @@ pub enum Unusable {
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unresolvable {
-    #[error("unresolvable CDI device {name}: no file in {} describes it{}", .directories.join(" or "), after(.broken))]
+pub enum ResolveError {
+    #[error("unresolvable CDI device {name}: no file in {} describes it{}", .directories.join(" or "), unread_files(.broken))]
     Unknown {
         name: QualifiedName,
         directories: Vec<String>,
-        /// The files that could not be used, with the reason: it may be in one of them.
+        /// Files that could not be used, with reasons. One of them may describe the device.
         broken: Vec<String>,
     },
     #[error("unresolvable CDI device {name}: {} and {} both describe it; remove one", .files[0].display(), .files[1].display())]
@@ -56,7 +56,7 @@ pub enum Unresolvable {
 }
 
 #[derive(Debug)]
-enum Place {
+enum Location {
     Spec { directory: usize, spec: usize, device: usize },
     Conflict { directory: usize, files: [PathBuf; 2] },
 }
@@ -64,9 +64,9 @@ enum Place {
 impl Registry {
     pub fn read(directories: &[PathBuf]) -> Registry {
         let mut registry = Registry { directories: directories.to_vec(), ..Registry::default() };
-        for (place, directory) in directories.iter().enumerate() {
+        for (location, directory) in directories.iter().enumerate() {
             match files(directory) {
-                Ok(files) => files.into_iter().for_each(|path| registry.add(place, path)),
+                Ok(files) => files.into_iter().for_each(|path| registry.add(location, path)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => registry.fail(directory, ReadError::Io(error).into()),
             }
@@ -75,22 +75,24 @@ impl Registry {
     }
 
     pub fn devices(&self) -> impl Iterator<Item = &QualifiedName> {
-        self.devices.iter().filter(|(_, place)| matches!(place, Place::Spec { .. })).map(|(name, _)| name)
+        self.devices.iter().filter(|(_, location)| matches!(location, Location::Spec { .. })).map(|(name, _)| name)
     }
 
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
 
-    pub fn conflicts(&self) -> impl Iterator<Item = Unresolvable> + '_ {
-        self.devices.iter().filter_map(|(name, place)| match place {
-            Place::Conflict { files, .. } => Some(Unresolvable::Conflict { name: name.clone(), files: files.clone() }),
-            Place::Spec { .. } => None,
+    pub fn conflicts(&self) -> impl Iterator<Item = ResolveError> + '_ {
+        self.devices.iter().filter_map(|(name, location)| match location {
+            Location::Conflict { files, .. } => {
+                Some(ResolveError::Conflict { name: name.clone(), files: files.clone() })
+            }
+            Location::Spec { .. } => None,
         })
     }
 
-    /// The edits of these devices: first those of each file, once, then each device's own.
-    pub fn edits(&self, names: &[QualifiedName]) -> Result<ContainerEdits, Unresolvable> {
+    /// The edits of these devices. The common edits of a file come once, before those of its first device.
+    pub fn edits(&self, names: &[QualifiedName]) -> Result<ContainerEdits, ResolveError> {
         let mut used = BTreeSet::new();
         let mut all = ContainerEdits::default();
         for name in names {
@@ -106,13 +108,13 @@ impl Registry {
         Ok(all)
     }
 
-    fn find(&self, name: &QualifiedName) -> Result<(usize, usize), Unresolvable> {
+    fn find(&self, name: &QualifiedName) -> Result<(usize, usize), ResolveError> {
         match self.devices.get(name) {
-            Some(Place::Spec { spec, device, .. }) => Ok((*spec, *device)),
-            Some(Place::Conflict { files, .. }) => {
-                Err(Unresolvable::Conflict { name: name.clone(), files: files.clone() })
+            Some(Location::Spec { spec, device, .. }) => Ok((*spec, *device)),
+            Some(Location::Conflict { files, .. }) => {
+                Err(ResolveError::Conflict { name: name.clone(), files: files.clone() })
             }
-            None => Err(Unresolvable::Unknown {
+            None => Err(ResolveError::Unknown {
                 name: name.clone(),
                 directories: self.directories.iter().map(|path| path.display().to_string()).collect(),
                 broken: self.failures.iter().map(|failure| format!("{failure}: {}", failure.why)).collect(),
@@ -121,30 +123,30 @@ impl Registry {
     }
 
     fn add(&mut self, directory: usize, path: PathBuf) {
-        match usable(&path) {
-            Ok((kind, spec)) => self.describe(directory, path, kind, spec),
+        match load(&path) {
+            Ok((kind, spec)) => self.add_devices(directory, path, kind, spec),
             Err(why) => self.fail(&path, why),
         }
     }
 
-    fn describe(&mut self, directory: usize, path: PathBuf, kind: Kind, spec: Spec) {
+    fn add_devices(&mut self, directory: usize, path: PathBuf, kind: Kind, spec: Spec) {
         let at = self.specs.len();
         for (device, described) in spec.devices.iter().enumerate() {
-            // Valid, or `validate` would have refused the file.
+            // `validate` has refused files with invalid names.
             let Ok(name) = QualifiedName::new(kind.clone(), &described.name) else { continue };
-            let place = match self.devices.get(&name) {
-                Some(Place::Spec { directory: same, spec, .. }) if *same == directory => {
-                    Place::Conflict { directory, files: [self.specs[*spec].0.clone(), path.clone()] }
+            let location = match self.devices.get(&name) {
+                Some(Location::Spec { directory: same, spec, .. }) if *same == directory => {
+                    Location::Conflict { directory, files: [self.specs[*spec].0.clone(), path.clone()] }
                 }
-                Some(Place::Conflict { directory: same, .. }) if *same == directory => continue,
-                _ => Place::Spec { directory, spec: at, device },
+                Some(Location::Conflict { directory: same, .. }) if *same == directory => continue,
+                _ => Location::Spec { directory, spec: at, device },
             };
-            self.devices.insert(name, place);
+            self.devices.insert(name, location);
         }
         self.specs.push((path, spec));
     }
 
-    fn fail(&mut self, path: &Path, why: Unusable) {
+    fn fail(&mut self, path: &Path, why: FailureReason) {
         self.failures.push(Failure { path: path.into(), why });
     }
 }
@@ -160,12 +162,12 @@ pub fn append(to: &mut ContainerEdits, from: &ContainerEdits) {
     to.additional_gids.extend(from.additional_gids);
 }
 
-fn usable(path: &Path) -> Result<(Kind, Spec), Unusable> {
+fn load(path: &Path) -> Result<(Kind, Spec), FailureReason> {
     let spec = file::read(path)?;
     Ok((validate::check(&spec)?, spec))
 }
 
-/// The files of a directory that are taken for CDI files, by name. Other programs' half-written ones are not.
+/// CDI files of a directory, sorted. Temporary files have other extensions.
 fn files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -178,7 +180,7 @@ fn files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn after(broken: &[String]) -> String {
+fn unread_files(broken: &[String]) -> String {
     match broken.is_empty() {
         true => String::new(),
         false => format!(" (not read: {})", broken.join("; ")),
@@ -205,20 +207,20 @@ mod tests {
     }
 
     fn registry(files: &[(&str, String)]) -> (tempfile::TempDir, Registry) {
-        let there = tempfile::tempdir().unwrap();
-        let directories = [there.path().join("etc"), there.path().join("run"), there.path().join("none")];
+        let dir = tempfile::tempdir().unwrap();
+        let directories = [dir.path().join("etc"), dir.path().join("run"), dir.path().join("none")];
         fs::create_dir(&directories[0]).unwrap();
         fs::create_dir(&directories[1]).unwrap();
         for (path, text) in files {
-            fs::write(there.path().join(path), text).unwrap();
+            fs::write(dir.path().join(path), text).unwrap();
         }
         let registry = Registry::read(&directories);
-        (there, registry)
+        (dir, registry)
     }
 
     #[test]
-    fn later_directory_counts() {
-        let (_there, registry) = registry(&[
+    fn later_directory_takes_precedence() {
+        let (_dir, registry) = registry(&[
             ("etc/a.json", spec("v.x/gpu", &[("0", "old"), ("1", "only")])),
             ("run/a.json", spec("v.x/gpu", &[("0", "new")])),
             ("run/a.txt", "no spec".into()),
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn two_files_of_directory_conflict() {
-        let (_there, registry) = registry(&[
+        let (_dir, registry) = registry(&[
             ("etc/a.json", spec("v.x/gpu", &[("0", "a"), ("1", "a"), ("2", "a")])),
             ("etc/b.json", spec("v.x/gpu", &[("0", "b"), ("2", "b")])),
             ("etc/c.json", spec("v.x/gpu", &[("0", "c")])),
@@ -247,8 +249,8 @@ mod tests {
 
     #[test]
     fn file_as_spec_directory_is_reported() {
-        let there = tempfile::tempdir().unwrap();
-        let path = there.path().join("file");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
         fs::write(&path, "").unwrap();
         let registry = Registry::read(std::slice::from_ref(&path));
         assert_eq!(registry.failures()[0].path, path);

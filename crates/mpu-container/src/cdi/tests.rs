@@ -1,13 +1,13 @@
 //! Specs of fake hosts.
 
 use super::extra::Mode;
-use super::generate::{self, Naming, generate_for};
+use super::generate::{self, Naming, generate_for_driver};
 use super::*;
 use crate::capability::Capabilities;
 use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use serde_json::json;
 
 fn uuid(letter: char) -> String {
@@ -55,7 +55,7 @@ fn request() -> Request {
         names: vec![Naming::Index, Naming::Uuid],
         devices: vec!["all".into()],
         all: true,
-        edits: Options::of("/usr/bin/mpu-container".into()),
+        edits: Options::new("/usr/bin/mpu-container".into()),
     }
 }
 
@@ -135,7 +135,7 @@ fn existing_nodes_keep_their_mode_and_group() {
         ("dev/nvidia-fs0", "gds", "/dev/nvidia-fs0"),
     ] {
         node(path, 0o666, 240, 0).expect("a node");
-        let spec = generate(&host.root(), &Request { mode: Mode::of_word(mode).expect("a mode"), ..request() });
+        let spec = generate(&host.root(), &Request { mode: Mode::from_name(mode).expect("a mode"), ..request() });
         assert_eq!(nodes(&device(&spec.expect(mode), "all").container_edits), [found]);
     }
     std::fs::create_dir(host.path().join("dev/nvidia-caps-imex-channels")).expect("a folder");
@@ -176,7 +176,7 @@ fn managers_get_driver_without_desktop_files() {
     }
     host.write("etc/vulkan/icd.d/nvidia_icd.json", "");
     let driver = Driver::find(&host.root()).expect("a driver");
-    let edits = inject::for_managers(&driver, Capabilities::ALL, &request().edits).expect("edits");
+    let edits = inject::management_edits(&driver, Capabilities::ALL, &request().edits).expect("edits");
     let mounts: Vec<_> = edits.mounts.iter().map(|mount| mount.container_path.as_str()).collect();
     for (part, there) in [
         ("libcuda.so", true),
@@ -227,7 +227,7 @@ fn devices_can_be_picked() {
     let driver = divided(&host);
     let pick = |words: &[&str], all| {
         let devices = words.iter().map(ToString::to_string).collect();
-        generate_for(&driver, &Request { devices, all, names: vec![Naming::Index], ..request() })
+        generate_for_driver(&driver, &Request { devices, all, names: vec![Naming::Index], ..request() })
     };
     assert_eq!(names(&pick(&["0"], true).expect("a spec")), ["0", "all"]);
     assert_eq!(names(&pick(&["1:1", &uuid('A'), "0"], false).expect("a spec")), ["0", "1:1"], "nothing twice");
@@ -242,10 +242,10 @@ fn host_without_gpus_has_no_spec() {
     let host = host();
     let mut driver = Driver::find(&host.root()).expect("a driver");
     driver.gpus.clear();
-    let error = generate_for(&driver, &request()).expect_err("nothing").to_string();
+    let error = generate_for_driver(&driver, &request()).expect_err("nothing").to_string();
     assert_eq!(error, "empty device edits: there is no GPU on this host, and a CDI spec must have a device");
     for mode in ["gdrcopy", "gds", "mofed", "nvswitch", "imex", "management"] {
-        let request = Request { mode: Mode::of_word(mode).expect("a mode"), ..request() };
+        let request = Request { mode: Mode::from_name(mode).expect("a mode"), ..request() };
         let error = generate(&host.root(), &request).expect_err(mode).to_string();
         assert!(error.starts_with("empty device edits: there is no "), "{error}");
     }
@@ -256,11 +256,11 @@ fn gpu_with_unknown_uuid_is_named_by_index() {
     let host = host();
     let mut driver = Driver::find(&host.root()).expect("a driver");
     driver.gpus[0].uuid = "GPU-????????-????-????-????-????????????".into();
-    let spec = generate_for(&driver, &request()).expect("a spec");
+    let spec = generate_for_driver(&driver, &request()).expect("a spec");
     assert_eq!(names(&spec), ["0", "1", &uuid('b'), "all"]);
     driver.gpus.truncate(1);
     let by_uuid = Request { names: vec![Naming::Uuid], ..request() };
-    let error = generate_for(&driver, &by_uuid).expect_err("no name").to_string();
+    let error = generate_for_driver(&driver, &by_uuid).expect_err("no name").to_string();
     assert!(error.contains("no UUID"), "{error}");
 }
 
@@ -268,16 +268,16 @@ fn gpu_with_unknown_uuid_is_named_by_index() {
 fn generated_spec_is_deterministic_and_readable() {
     let host = host();
     let driver = divided(&host);
-    let spec = generate_for(&driver, &request()).expect("a spec");
+    let spec = generate_for_driver(&driver, &request()).expect("a spec");
     for (format, name) in [(file::Format::Json, "nvidia.json"), (file::Format::Yaml, "nvidia.yaml")] {
-        let text = file::text(&spec, format);
-        assert_eq!(text, file::text(&generate_for(&driver, &request()).expect("a spec"), format));
+        let text = file::serialize(&spec, format);
+        assert_eq!(text, file::serialize(&generate_for_driver(&driver, &request()).expect("a spec"), format));
         let folder = tempfile::tempdir().expect("a folder");
         file::write(&folder.path().join(name), text.as_bytes()).expect("a file");
         let registry = Registry::read(&[folder.path().into()]);
         assert!(registry.failures().is_empty(), "{:?}", registry.failures());
         assert_eq!(registry.devices().cloned().collect::<Vec<_>>(), {
-            let mut names = generate::qualified(&spec);
+            let mut names = generate::qualified_names(&spec);
             names.sort();
             names
         });
@@ -290,7 +290,7 @@ fn generated_spec_is_deterministic_and_readable() {
 fn capabilities_select_container_edits() {
     let host = host();
     let driver = Driver::find(&host.root()).expect("a driver");
-    let options = Options::of("/usr/bin/mpu-container".into());
+    let options = Options::new("/usr/bin/mpu-container".into());
     let edits = |words: &[&str], capabilities: &str| {
         let words: Vec<_> = words.iter().map(ToString::to_string).collect();
         let selection = driver.select(&words).expect("devices");
@@ -313,11 +313,11 @@ fn capabilities_select_container_edits() {
 #[test]
 fn user_words_change_options() {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let mut options = Options::of("/a".into());
+    let mut options = Options::new("/a".into());
     let (without, with) = (words(&["all", "dance"]), words(&["chmod"]));
     let flags =
         words(&["disable-ipc-discoverer", "no-additional-gids-for-device-nodes", "enable-coherent-annotations"]);
-    assert_eq!(options.change(&without, &with, &flags), ["dance", "enable-coherent-annotations"]);
+    assert_eq!(options.apply_user_options(&without, &with, &flags), ["dance", "enable-coherent-annotations"]);
     let named: Vec<_> = HookName::all().iter().copied().filter(|hook| options.hooks.has(*hook)).collect();
     assert_eq!(named, [HookName::Chmod]);
     assert!(!options.sockets && !options.groups);
@@ -343,7 +343,7 @@ fn device_without_nodes_is_left_out() {
         (&[&[gone], &[gone]], None),
     ] {
         let mut spec = spec(paths);
-        let taken = generate::leave_out_missing_nodes(&mut spec);
+        let taken = generate::remove_missing_device_nodes(&mut spec);
         let names: Vec<_> = spec.devices.iter().map(|device| &*device.name).collect();
         assert_eq!(taken.is_ok().then_some(names), left, "{paths:?}");
         assert!(spec.devices.iter().all(|device| {

@@ -1,4 +1,4 @@
-//! Moves the paths of a spec from one root to another.
+//! Changes the paths of a spec from one root to another.
 //!
 //! Source: `nvidia-ctk cdi transform root --help`.
 
@@ -12,14 +12,14 @@ pub enum Relative {
     Container,
 }
 
-pub fn root(spec: &mut Spec, from: &Path, to: &Path, relative: Relative) {
+pub fn change_root(spec: &mut Spec, from: &Path, to: &Path, relative: Relative) {
     // An empty path means `/`.
     let [from, to] = [from, to].map(|path| if path.as_os_str().is_empty() { Path::new("/") } else { path });
     let moved = |path: &str| move_path(path, from, to);
     edits(&mut spec.container_edits, relative, &moved);
     spec.devices.iter_mut().for_each(|device| edits(&mut device.container_edits, relative, &moved));
     let needed = version::lowest(spec);
-    if version::place(needed) > version::place(&spec.cdi_version) {
+    if version::position(needed) > version::position(&spec.cdi_version) {
         spec.cdi_version = needed.into();
     }
 }
@@ -32,7 +32,7 @@ fn edits(edits: &mut ContainerEdits, relative: Relative, moved: &dyn Fn(&str) ->
                 node.host_path = (host != node.path).then_some(host);
             }
             Relative::Container => {
-                // One path was for both sides, so the host's now needs its own field.
+                // Without a host_path, `path` is the path on both sides. Keep the host's.
                 let inside = moved(&node.path);
                 if inside != node.path && node.host_path.as_deref().unwrap_or_default().is_empty() {
                     node.host_path = Some(node.path.clone());
@@ -50,17 +50,18 @@ fn edits(edits: &mut ContainerEdits, relative: Relative, moved: &dyn Fn(&str) ->
     edits.hooks.iter_mut().for_each(|hook| move_hook(hook, relative, moved));
 }
 
-/// A hook's program is the host's, unless it starts in the container; its arguments are of the world that it works in.
+/// A `startContainer` hook's program is in the container; other programs are on the host. `createContainer` and `startContainer` hooks have
+/// container paths as arguments; others have host paths.
 fn move_hook(hook: &mut Hook, relative: Relative, moved: &dyn Fn(&str) -> String) {
     let program = if hook.hook_name == "startContainer" { Relative::Container } else { Relative::Host };
     if program == relative {
         hook.path = moved(&hook.path);
     }
-    let world = match hook.hook_name.as_str() {
+    let side = match hook.hook_name.as_str() {
         "createContainer" | "startContainer" => Relative::Container,
         _ => Relative::Host,
     };
-    if world == relative {
+    if side == relative {
         let argument = |text: &String| match text.split_once("::") {
             Some((target, link)) => format!("{}::{}", moved(target), moved(link)),
             None => moved(text),
@@ -97,12 +98,12 @@ mod tests {
 
     fn moved(from: &str, to: &str, relative: Relative) -> (ContainerEdits, String) {
         let mut spec = spec();
-        root(&mut spec, Path::new(from), Path::new(to), relative);
+        change_root(&mut spec, Path::new(from), Path::new(to), relative);
         (spec.devices.remove(0).container_edits, spec.cdi_version)
     }
 
     #[test]
-    fn hosts_paths_move() {
+    fn host_paths_are_changed() {
         let (edits, version) = moved("/driver", "/", Relative::Host);
         let hosts: Vec<_> = edits.mounts.iter().map(|mount| mount.host_path.as_str()).collect();
         assert_eq!(hosts, ["/lib/a.so", "/driver-old/b.so", "/"], "a name that only begins alike is another");
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_paths_move() {
+    fn container_paths_are_changed() {
         let (edits, _) = moved("/lib", "/opt/lib/", Relative::Container);
         assert_eq!(edits.mounts[0].container_path, "/opt/lib/a.so");
         assert_eq!(edits.mounts[0].host_path, "/driver/lib/a.so");

@@ -1,9 +1,9 @@
-//! What makes a spec valid.
+//! Validates CDI specs.
 //!
 //! Source: CDI specification 1.1.0 and the reference's checks in `pkg/cdi` (`spec.go`, `device.go`,
 //! `container-edits.go`).
 
-use super::name::{BadName, Kind, QualifiedName};
+use super::name::{Kind, NameError, QualifiedName};
 use super::version;
 use crate::edits::{ContainerEdits, Spec};
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ pub enum Invalid {
     #[error("cdiVersion is '{claimed}', but what the file holds needs {needed}")]
     TooOld { claimed: String, needed: &'static str },
     #[error(transparent)]
-    Name(#[from] BadName),
+    Name(#[from] NameError),
     #[error("it describes no device")]
     NoDevices,
     #[error("device '{0}' is described twice")]
@@ -31,14 +31,14 @@ pub enum Invalid {
     },
 }
 
-/// The points of a container's life at which a hook can run.
+/// OCI's hook names.
 pub const HOOK_NAMES: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
 pub fn check(spec: &Spec) -> Result<Kind, Invalid> {
-    let claimed = version::place(&spec.cdi_version).ok_or_else(|| Invalid::Version(spec.cdi_version.clone()))?;
+    let claimed = version::position(&spec.cdi_version).ok_or_else(|| Invalid::Version(spec.cdi_version.clone()))?;
     let needed = version::lowest(spec);
-    if version::place(needed) > Some(claimed) {
+    if version::position(needed) > Some(claimed) {
         return Err(Invalid::TooOld { claimed: spec.cdi_version.clone(), needed });
     }
     let kind: Kind = spec.kind.parse()?;
@@ -106,7 +106,7 @@ fn edits(at: &str, edits: &ContainerEdits) -> Result<(), Invalid> {
 }
 
 fn annotations(at: &str, annotations: &Map<String, Value>) -> Result<(), Invalid> {
-    // The reference takes any word for a string.
+    // The reference accepts any scalar as a string.
     match annotations.iter().find(|(key, value)| key.is_empty() || value.is_array() || value.is_object()) {
         None => Ok(()),
         Some((key, _)) => Err(Invalid::Value { at: at.into(), what: format!("'{key}' must be a name with a string") }),

@@ -1,4 +1,4 @@
-//! Versions of CDI's schema, and the lowest that a spec needs.
+//! Versions of CDI's schema, and the lowest version that a spec needs.
 //!
 //! Source: CDI specification 1.1.0, its table of releases, and the reference's `specs-go/version.go`.
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 pub const VERSIONS: [&str; 10] =
     ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
-type Holds = fn(&Spec) -> bool;
+type UsesFeature = fn(&Spec) -> bool;
 
-/// Fields that older engines do not know, by version, newest first.
-const NEEDS: [(&str, Holds); 5] = [
+/// The version that introduced each feature, newest first.
+const NEEDS: [(&str, UsesFeature); 5] = [
     ("1.1.0", |spec| edits(spec).any(|edits| !edits.net_devices.is_empty() || new_rdt(edits))),
     ("0.7.0", |spec| edits(spec).any(|edits| edits.intel_rdt.is_some() || !edits.additional_gids.is_empty())),
     ("0.6.0", |spec| {
@@ -26,13 +26,13 @@ const NEEDS: [(&str, Holds); 5] = [
     ("0.4.0", |spec| edits(spec).any(|edits| edits.mounts.iter().any(|mount| mount.kind.is_some()))),
 ];
 
-/// The lowest version that has all that the spec uses; 0.3.0 at least, which is the oldest that engines still read.
+/// The lowest version with all features of the spec, at least 0.3.0: engines read no older one.
 pub fn lowest(spec: &Spec) -> &'static str {
     NEEDS.iter().find(|(_, needs)| needs(spec)).map_or("0.3.0", |(version, _)| version)
 }
 
-/// A version's place among the released ones; a leading `v` is allowed, as the reference allows it.
-pub fn place(version: &str) -> Option<usize> {
+/// A version's position in [`VERSIONS`]. A leading `v` is allowed, as in the reference.
+pub fn position(version: &str) -> Option<usize> {
     let version = version.strip_prefix('v').unwrap_or(version);
     VERSIONS.iter().position(|known| *known == version)
 }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_brings_its_version() {
+    fn feature_requires_its_version() {
         let with = |edits: &str| {
             lowest_of(&format!(
                 r#"{{"cdiVersion":"1.1.0","kind":"a/b","devices":[{{"name":"x","containerEdits":{edits}}}]}}"#
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn leading_v_is_allowed() {
-        assert_eq!(place("v0.5.0"), place("0.5.0"));
-        assert_eq!(place("1.2.0"), None);
-        assert_eq!(place(""), None);
+        assert_eq!(position("v0.5.0"), position("0.5.0"));
+        assert_eq!(position("1.2.0"), None);
+        assert_eq!(position(""), None);
     }
 }

@@ -1,13 +1,13 @@
 //! `enable-cuda-compat`: uses an image's CUDA forward compatibility libraries if they are newer than the host's driver.
 //!
-//! Writes one file that puts their folder before all others in the loader's list; `update-ldcache` applies it. The libraries are
+//! Writes a drop-in file that puts their folder first in the loader's configuration; `update-ldcache` applies it. The libraries are
 //! parsed, never loaded.
 //!
-//! Source: CUDA Compatibility, "Forward Compatibility"; the note `.note.cuda.fwd_compatibility`, a JSON text that
-//! newer libraries carry: the CUDA version, and the driver branches they work with.
+//! Source: CUDA Compatibility, "Forward Compatibility"; the ELF note `.note.cuda.fwd_compatibility` of newer libraries. It is a JSON
+//! object with the CUDA version and the compatible driver branches.
 
-use super::outcome::{HookError, Notes};
-use crate::beneath::{BeneathError, MOST_NAMES, Root};
+use super::outcome::{HookError, Log};
+use crate::beneath::{BeneathError, MAX_NAMES, Root};
 use clap::Args;
 use object::Endianness;
 use object::elf::{FileHeader64, SHT_NOTE};
@@ -16,14 +16,14 @@ use object::read::{ReadCache, ReadRef};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// The drop-in file. Its name comes before those of all other folders.
+/// The drop-in file. Its name sorts before those of other drop-in files.
 const FILE: &str = "/etc/ld.so.conf.d/00-compat-mpu.conf";
 
-/// The longest note that is read. NVIDIA's has some hundred bytes.
-const LONGEST: u64 = 64 << 10;
+/// Limit of the note's size. NVIDIA's has some hundred bytes.
+const MAX_NOTE_BYTES: u64 = 64 << 10;
 
-/// The most sections that are looked through for the note. Libraries have some forty, and the name of each is kept.
-const SECTIONS: u16 = 1000;
+/// Limit of sections. Libraries have some forty, and the reader caches each name.
+const MAX_SECTIONS: u16 = 1000;
 
 /// The host's versions, and the folder of the image's libraries.
 #[derive(Debug, Args)]
@@ -45,7 +45,6 @@ impl CompatArgs {
     }
 }
 
-/// The numbers of a version; none when it is not one.
 type Version = Vec<u32>;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -71,16 +70,16 @@ impl TryFrom<Map<String, Value>> for Note {
     }
 }
 
-/// Writes the drop-in file where the image's libraries are to be used, and removes an old one where not.
-pub(super) fn enable(root: &Root, args: &CompatArgs, notes: Notes) -> Result<(), HookError> {
+/// Writes the drop-in file if the image's libraries are preferred. Otherwise removes an earlier one.
+pub(super) fn enable(root: &Root, args: &CompatArgs, log: Log) -> Result<(), HookError> {
     let folder = &args.cuda_compat_container_root;
     let path = Path::new(FILE);
-    let newest = newest(root, Path::new(folder))?;
+    let newest = newest_libcuda(root, Path::new(folder))?;
     let used = match &newest {
-        Some((version, note)) => is_better(version, note.as_ref(), args),
+        Some((version, note)) => is_preferred(version, note.as_ref(), args),
         None => false,
     };
-    notes.detail(|| format!("libraries in {folder}: {newest:?}; used: {used}"));
+    log.debug(|| format!("libraries in {folder}: {newest:?}; used: {used}"));
     if !used {
         root.remove_file(path)?;
         return Ok(());
@@ -90,7 +89,7 @@ pub(super) fn enable(root: &Root, args: &CompatArgs, notes: Notes) -> Result<(),
         return Err(HookError::Argument { what: "the folder", value, expected: "an absolute path on one line" });
     }
     let text = format!("{folder}\n");
-    if root.read_file(path, LONGEST).is_ok_and(|found| found == text.as_bytes()) {
+    if root.read_file(path, MAX_NOTE_BYTES).is_ok_and(|found| found == text.as_bytes()) {
         return Ok(());
     }
     root.create_dir_all(Path::new("/etc/ld.so.conf.d"), 0o755)?;
@@ -98,10 +97,10 @@ pub(super) fn enable(root: &Root, args: &CompatArgs, notes: Notes) -> Result<(),
 }
 
 /// The newest `libcuda.so.VERSION` in a folder of the image, and its note.
-fn newest(root: &Root, folder: &Path) -> Result<Option<(Version, Option<Note>)>, BeneathError> {
-    let entries = match root.read_dir(folder, MOST_NAMES) {
+fn newest_libcuda(root: &Root, folder: &Path) -> Result<Option<(Version, Option<Note>)>, BeneathError> {
+    let entries = match root.read_dir(folder, MAX_NAMES) {
         Err(error) if error.is_missing() => return Ok(None),
-        // A file or a loop in its place is as good as nothing.
+        // The path is a file or a link loop: treat it as missing.
         Err(BeneathError::Path { .. }) => return Ok(None),
         entries => entries?,
     };
@@ -114,16 +113,15 @@ fn newest(root: &Root, folder: &Path) -> Result<Option<(Version, Option<Note>)>,
     Ok(Some((version, note(&ReadCache::new(file)))))
 }
 
-/// Whether the image's libraries are to be used instead of the host's.
-///
-/// A library with a note names the branches that it works with; without one, a newer branch than the host's has to do.
-fn is_better(image: &Version, note: Option<&Note>, args: &CompatArgs) -> bool {
+/// Whether to use the image's libraries instead of the host's. A library's note lists the compatible driver branches. Without a note,
+/// a newer branch than the host's is enough.
+fn is_preferred(image: &Version, note: Option<&Note>, args: &CompatArgs) -> bool {
     let driver = version(&args.host_driver_version);
     let cuda = version(&args.host_cuda_version);
     match (note, driver, cuda) {
         (Some(note), Some(driver), _) => note.branches.contains(&driver[0]) && *image > driver,
         (Some(note), None, Some(cuda)) => version(&note.cuda).is_some_and(|image| image > cuda),
-        // The host says its CUDA version, and the library does not: nothing to compare.
+        // The host's CUDA version has no counterpart without a note.
         (None, _, _) if !args.host_cuda_version.is_empty() => false,
         (None, Some(driver), _) => image[0] > driver[0],
         (_, None, None) => false,
@@ -138,13 +136,13 @@ fn version(text: &str) -> Option<Version> {
 pub fn note<'a, R: ReadRef<'a>>(file: R) -> Option<Note> {
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;
-    // No number here means one that a header cannot hold: a table of any size.
-    if !(1..=SECTIONS).contains(&header.e_shnum(endian)) {
+    // 0 means that the number does not fit the header: refuse a table of any size.
+    if !(1..=MAX_SECTIONS).contains(&header.e_shnum(endian)) {
         return None;
     }
     let sections = header.sections(endian, file).ok()?;
     let (_, section) = sections.section_by_name(endian, b".note.cuda.fwd_compatibility")?;
-    if section.sh_type(endian) != SHT_NOTE || section.sh_size(endian) > LONGEST {
+    if section.sh_type(endian) != SHT_NOTE || section.sh_size(endian) > MAX_NOTE_BYTES {
         return None;
     }
     let mut notes = section.notes(endian, file).ok()??;

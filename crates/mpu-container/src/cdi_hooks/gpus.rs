@@ -1,15 +1,15 @@
 //! `hide-other-gpus`: shows only the container's own GPUs in its procfs.
 //!
-//! The kernel shows every GPU of the host in every container's procfs, so programs that count GPUs there (Slurm's
-//! `AutoDetect=nvidia`) count too many. A GPU is the container's if the container has its node. This is no protection: a
-//! container that may unmount sees all GPUs again.
+//! Every container's procfs lists all GPUs of the host, so programs that count GPUs there (Slurm's `AutoDetect=nvidia`) count too
+//! many. A GPU belongs to the container if the container has its node. This is not a security boundary: a container that may
+//! unmount sees all GPUs again.
 //!
 //! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
-use super::outcome::{HookError, Notes};
-use crate::beneath::host::out_of_sight;
-use crate::beneath::{Beneath, BeneathError, MOST_NAMES, Restrictions, Root, Tree};
+use super::outcome::{HookError, Log};
+use crate::beneath::host::build_detached;
+use crate::beneath::{BeneathError, Handle, MAX_NAMES, Restrictions, Root, Tree};
 use crate::chain::chain;
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};
@@ -19,54 +19,53 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 const GPUS: &str = "/proc/driver/nvidia/gpus";
-/// More GPUs than any host has: without a proc file system, the folder is the image's.
-const MOST: usize = 1000;
+/// Limit of GPUs, above any host's: without a procfs, the folder is the image's.
+const MAX_GPUS: usize = 1000;
 
-/// Mounts a folder with the container's own GPUs over the full one. An error does not stop the container.
-pub fn hide(root: &Root, notes: Notes) {
-    if let Err(error) = cover(root, notes) {
-        notes.warn(format!("{GPUS} may show GPUs that the container does not have: {}", chain(&error)));
+/// Mounts a folder with only the container's GPUs over the full one. An error does not stop the container.
+pub fn hide_other_gpus(root: &Root, log: Log) {
+    if let Err(error) = mount_own_gpus(root, log) {
+        log.warn(format!("{GPUS} may show GPUs that the container does not have: {}", chain(&error)));
     }
 }
 
-/// Where there is nothing to hide, nothing is done.
-fn cover(root: &Root, notes: Notes) -> Result<(), HookError> {
+fn mount_own_gpus(root: &Root, log: Log) -> Result<(), HookError> {
     let Some(target) = root.find(Path::new(GPUS))? else { return Ok(()) };
-    let all = root.read_dir(Path::new(GPUS), MOST)?;
-    let minors = minors(root)?;
+    let all = root.read_dir(Path::new(GPUS), MAX_GPUS)?;
+    let minors = gpu_minors(root)?;
     let mut own = Vec::new();
     for entry in &all {
         let folder = Path::new(GPUS).join(&entry.name);
-        if minor(root, &folder).is_some_and(|minor| minors.contains(&minor)) {
+        if gpu_minor(root, &folder).is_some_and(|minor| minors.contains(&minor)) {
             own.push((entry.name.clone(), root.resolve(&folder)?));
         }
     }
     if own.len() == all.len() {
         return Ok(());
     }
-    if target.is_shared_with_the_host() {
-        notes.warn(format!("{GPUS} is the host's own, mounted shared: it shows all {} GPUs", all.len()));
+    if target.is_shared_with_host() {
+        log.warn(format!("{GPUS} is the host's own, mounted shared: it shows all {} GPUs", all.len()));
         return Ok(());
     }
     let shown = own.len();
-    let mounted = tree(own).and_then(|tree| tree.attach(target.as_fd()).map_err(io::Error::from));
+    let mounted = build_tree(own).and_then(|tree| tree.attach(target.as_fd()).map_err(io::Error::from));
     mounted.map_err(|source| HookError::System { act: "make a folder of the container's GPUs", source })?;
-    notes.detail(|| format!("{GPUS} shows {shown} of {} GPUs", all.len()));
+    log.debug(|| format!("{GPUS} shows {shown} of {} GPUs", all.len()));
     Ok(())
 }
 
-/// The minor number of a folder's GPU.
-fn minor(root: &Root, folder: &Path) -> Option<u32> {
+/// The minor number of the GPU of a folder.
+fn gpu_minor(root: &Root, folder: &Path) -> Option<u32> {
     let text = root.read_file(&folder.join("information"), 1 << 16).ok()?;
     field(&String::from_utf8_lossy(&text), "Device Minor")?.parse().ok()
 }
 
-/// A folder in memory with these folders in it.
-fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
-    // Copied here: a mount is copied in the namespace that it is in.
+/// A tmpfs with these folders mounted in it.
+fn build_tree(own: Vec<(OsString, Handle)>) -> io::Result<Tree> {
+    // A mount can be copied only in its own namespace, so not in `build_detached`.
     let own: Vec<_> =
         own.into_iter().map(|(name, folder)| Ok((name, Tree::of(&folder, true)?))).collect::<io::Result<_>>()?;
-    let tree = out_of_sight(|memory| {
+    let tree = build_detached(|memory| {
         for (name, folder) in &own {
             rustix::fs::mkdirat(memory, name, Mode::from_raw_mode(0o555))?;
             let place = rustix::fs::openat(memory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -75,15 +74,15 @@ fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
         Tree::of(memory, true)
     })?;
     match tree.restrict(Restrictions { read_only: true, no_exec: true, no_devices: true }) {
-        // Before Linux 5.12: the folder in memory can be written to, and no other process has it.
+        // Before Linux 5.12 the tmpfs stays writable. No other container uses it.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(tree),
         done => done.map(|()| tree),
     }
 }
 
-/// The numbers of the container's GPUs, by its device nodes.
-pub fn minors(root: &Root) -> Result<Vec<u32>, BeneathError> {
-    let entries = match root.read_dir(Path::new("/dev"), MOST_NAMES) {
+/// The minor numbers of the container's GPUs, from its device nodes.
+pub fn gpu_minors(root: &Root) -> Result<Vec<u32>, BeneathError> {
+    let entries = match root.read_dir(Path::new("/dev"), MAX_NAMES) {
         Err(error) if error.is_missing() => return Ok(Vec::new()),
         entries => entries?,
     };

@@ -1,8 +1,8 @@
 //! `apply-cuda-memory-limits`: limits a container's GPU memory, if its environment requests that.
 //!
-//! It runs at `createRuntime`, on the host, when the container's process is in its cgroup and has not started its program.
+//! Runs at `createRuntime`, on the host: the container's process is in its cgroup and has not started its program.
 
-use super::outcome::{HookError, Notes};
+use super::outcome::{HookError, Log};
 use super::state;
 use crate::chain::chain;
 use crate::config::{self, Config};
@@ -25,36 +25,37 @@ pub struct MemoryArgs {
     gpus: Vec<String>,
 }
 
-/// Applies the limits that a container requests; `spec` is the file with its state. Without a request, the driver need not be loaded.
-pub fn apply(spec: &Path, args: &MemoryArgs, notes: Notes) -> Result<(), HookError> {
-    let (bundle, process) = state::process(spec)?;
+/// Applies the limits that a container requests. `spec` is the file with its state. Without a request, does not need the driver.
+pub fn apply(spec: &Path, args: &MemoryArgs, log: Log) -> Result<(), HookError> {
+    let (bundle, process) = state::bundle_and_process(spec)?;
     let spec = match Spec::load(&bundle) {
         Err(SpecError::Read(path, source)) if source.kind() == io::ErrorKind::NotFound => {
-            // Tools that call hooks without being an OCI runtime write no such file.
-            notes.warn(format!("no limit of GPU memory is looked for: there is no {}", path.display()));
+            // Tools that are not OCI runtimes may call hooks without this file.
+            log.warn(format!("no limit of GPU memory is looked for: there is no {}", path.display()));
             return Ok(());
         }
         other => other?,
     };
     let Some(limits) = request::memory_limits(spec.tree())? else { return Ok(()) };
-    let wrong = |value: &str| HookError::Argument { what: "--gpu-id", value: value.into(), expected: "a GPU's UUID" };
+    let invalid_gpu =
+        |value: &str| HookError::Argument { what: "--gpu-id", value: value.into(), expected: "a GPU's UUID" };
     if args.gpus.is_empty() {
-        return Err(wrong(""));
+        return Err(invalid_gpu(""));
     }
     if let Some(blank) = args.gpus.iter().find(|gpu| gpu.trim().is_empty()) {
-        return Err(wrong(blank));
+        return Err(invalid_gpu(blank));
     }
     let root = match args.driver_root.is_empty() {
         true => DriverRoot::host(),
         false => DriverRoot::at(&PathBuf::from(&args.driver_root), None),
     };
     let process = process.ok_or(state::StateError::Missing { what: "the container's state".into(), field: "pid" })?;
-    // A container that asks for nothing does not depend on this file. The environment, which can be the image's, does not name it.
+    // Read only now, so that other containers do not depend on this file. The environment can be the image's, so it cannot select the file.
     let config = Config::at_or_default(&config::path(|_| None).0).map(|loaded| loaded.config).unwrap_or_else(|error| {
-        notes.warn(format!("config.toml is passed over: {}", chain(&error)));
+        log.warn(format!("config.toml is passed over: {}", chain(&error)));
         Config::default()
     });
     limits::apply(limits, process, &root, &args.gpus, &config)?;
-    notes.detail(|| format!("limited the memory of {} to {limits:?}", args.gpus.join(", ")));
+    log.debug(|| format!("limited the memory of {} to {limits:?}", args.gpus.join(", ")));
     Ok(())
 }

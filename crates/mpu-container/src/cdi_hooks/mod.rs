@@ -1,11 +1,11 @@
-//! The program that CDI files name as a hook: `nvidia-cdi-hook`.
+//! `nvidia-cdi-hook`: the hooks in CDI files.
 //!
-//! The hooks' arguments are NVIDIA's, so that CDI files of either program work with the other. A runtime starts a hook with the
+//! Names and arguments are NVIDIA's, so that CDI files of either program work with the other. A runtime starts a hook with the
 //! container's state on standard input, mostly as a `createContainer` hook: in the container's mount namespace, with the host's
-//! root still as `/`. The container's root is untrusted and is only accessed through `beneath`. The environment, which can be the
-//! image's, decides only how much is printed.
+//! root still as `/`. The container's root is untrusted and is only accessed through `beneath`. The environment can be the
+//! image's, so it controls only verbosity.
 //!
-//! A second run of a hook changes nothing.
+//! Hooks are idempotent.
 //!
 //! Source: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
 
@@ -15,10 +15,10 @@ mod memory;
 mod outcome;
 pub mod params;
 pub(crate) mod profile;
+mod sequence;
 pub mod state;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use crate::beneath::Root;
 use crate::chain::chain;
@@ -27,18 +27,18 @@ use crate::program::{self, Program};
 use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use sequence::RootCache;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use turns::Roots;
 
 pub use outcome::HookError;
-use outcome::{NAME, Notes};
-pub use turns::{BETWEEN, IN_TURN};
+use outcome::{Log, NAME};
+pub use sequence::{IN_TURN, SEPARATOR};
 
 pub const PROGRAM: Program = Program {
-    own: "cdi-hook",
-    nvidia: &["nvidia-cdi-hook"],
+    name: "cdi-hook",
+    nvidia_names: &["nvidia-cdi-hook"],
     about: "finishes a container's files",
     run: main,
     command: Some(Args::command),
@@ -121,32 +121,31 @@ enum Hook {
     Unknown(Vec<OsString>),
 }
 
-/// Runs the program.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
-    // NVIDIA's files ask for notes this way, those of old by the second name.
+    // NVIDIA's CDI files set these variables, older ones the second names.
     let is_on = |name| std::env::var(name).is_ok_and(|word| matches!(word.as_str(), "1" | "t" | "true"));
     let debug = ["NVIDIA_CTK_DEBUG", "NVIDIA_CDI_DEBUG"].into_iter().any(is_on);
     let quiet = ["NVIDIA_CTK_QUIET", "NVIDIA_CDI_QUIET"].into_iter().any(is_on);
-    let turns = match parse_all(arguments) {
-        Ok(turns) => turns,
+    let calls = match parse_all(arguments) {
+        Ok(calls) => calls,
         Err(code) => return code,
     };
-    let roots = Roots::default();
-    for args in turns {
-        let notes = Notes { debug: debug || args.debug, quiet: quiet || args.quiet };
+    let roots = RootCache::default();
+    for args in calls {
+        let log = Log { debug: debug || args.debug, quiet: quiet || args.quiet };
         let name = args.hook.name();
-        if let Err(error) = run(args, &roots, notes) {
-            output::say(format!("{NAME}: {name}: {}", chain(&error)));
+        if let Err(error) = run(args, &roots, log) {
+            output::eprint_line(format!("{NAME}: {name}: {}", chain(&error)));
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
 }
 
-/// The arguments of all hooks, or the exit code before any of them has run.
+/// Parses the arguments of all hooks before any of them runs.
 fn parse_all(arguments: Vec<OsString>) -> Result<Vec<Args>, ExitCode> {
     let is_alone = arguments.get(1).is_none_or(|word| word != IN_TURN);
-    turns::split(arguments).into_iter().map(|hook| parse(hook, is_alone)).collect()
+    sequence::split(arguments).into_iter().map(|hook| parse(hook, is_alone)).collect()
 }
 
 fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
@@ -158,25 +157,27 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
         }
         // If help ended with success, the container would start without its other hooks.
         Err(error) if !error.use_stderr() && !is_alone => {
-            output::say(format!("{NAME}: help and version are not for one hook of several (see {NAME} --help)"));
+            output::eprint_line(format!(
+                "{NAME}: help and version are not for one hook of several (see {NAME} --help)"
+            ));
             Err(ExitCode::from(2))
         }
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            Err(output::page(NAME, &program::version("NVIDIA CDI Hook")))
+            Err(output::print_page(NAME, &program::version("NVIDIA CDI Hook")))
         }
         Err(error) if !error.use_stderr() => {
-            // There may be no reader.
+            // The reader may have closed the pipe.
             let _ = error.print();
             Err(ExitCode::SUCCESS)
         }
         Err(error) => {
-            output::say(format!("{NAME}: {} (see {NAME} --help)", mistake(&error.to_string())));
+            output::eprint_line(format!("{NAME}: {} (see {NAME} --help)", one_line_message(&error.to_string())));
             Err(ExitCode::from(2))
         }
     }
 }
 
-/// An unknown hook behind unknown options: a call for a newer program.
+/// Returns the name of an unknown hook, perhaps after unknown options: a call for a newer program.
 fn unknown_hook(arguments: &[OsString]) -> Option<OsString> {
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     let word = arguments.iter().skip(1).find(|word| !is_option(word))?;
@@ -184,14 +185,14 @@ fn unknown_hook(arguments: &[OsString]) -> Option<OsString> {
     (!known).then(|| word.clone())
 }
 
-/// clap's message in one line: its first line, with the list below it.
-fn mistake(text: &str) -> String {
+/// clap's message on one line: its first line and the list below it.
+fn one_line_message(text: &str) -> String {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
-    let announced: Vec<&str> = lines.map_while(|line| line.strip_prefix("  ")).map(str::trim).collect();
-    match announced.is_empty() {
+    let details: Vec<&str> = lines.map_while(|line| line.strip_prefix("  ")).map(str::trim).collect();
+    match details.is_empty() {
         true => first.trim_end_matches(':').to_owned(),
-        false => format!("{first} {}", announced.join(", ")),
+        false => format!("{first} {}", details.join(", ")),
     }
 }
 
@@ -201,36 +202,36 @@ impl Hook {
     }
 }
 
-fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
+fn run(args: Args, roots: &RootCache, log: Log) -> Result<(), HookError> {
     let spec = args.container_spec;
     let root = || roots.of(&spec);
     match args.hook {
         Hook::CreateSymlinks { links } => {
             let links = Links::parse(&links)?;
-            create_links(&*root()?, &links, notes)
+            create_links(&*root()?, &links, log)
         }
         Hook::UpdateLdcache { folders, ldconfig_path } => {
             Ok(crate::ldconfig::run(&*root()?, &ldconfig_path, &folders)?)
         }
-        // Without a version of the host's there is nothing to compare with.
+        // Without a version of the host, there is nothing to compare.
         Hook::EnableCudaCompat(args) if args.is_empty() => Ok(()),
-        Hook::EnableCudaCompat(args) => compat::enable(&*root()?, &args, notes),
-        Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
+        Hook::EnableCudaCompat(args) => compat::enable(&*root()?, &args, log),
+        Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, log),
         Hook::HideOtherGpus => {
-            gpus::hide(&*root()?, notes);
+            gpus::hide_other_gpus(&*root()?, log);
             Ok(())
         }
         Hook::Chmod { paths, mode } => {
             let mode = parse_mode(&mode)?;
-            set_modes(&*root()?, &paths, mode, notes)
+            set_modes(&*root()?, &paths, mode, log)
         }
-        Hook::UpdateApplicationProfile => profile::update(&*root()?, notes),
-        Hook::ApplyCudaMemoryLimits(args) => memory::apply(Path::new(&spec), &args, notes),
+        Hook::UpdateApplicationProfile => profile::update(&*root()?, log),
+        Hook::ApplyCudaMemoryLimits(args) => memory::apply(Path::new(&spec), &args, log),
         Hook::Noop => Ok(()),
-        // A file that was written for a newer program must not keep containers from starting, as with NVIDIA's.
+        // As in NVIDIA's program, a CDI file for a newer program must not prevent containers from starting.
         Hook::Unknown(words) => {
             let name = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-            notes.warn(format!("there is no hook {name:?}; it is passed over (see {NAME} --help)"));
+            log.warn(format!("there is no hook {name:?}; it is passed over (see {NAME} --help)"));
             Ok(())
         }
     }
@@ -242,19 +243,19 @@ fn parse_mode(text: &str) -> Result<u32, HookError> {
     mode.ok_or(HookError::Argument { what: "the mode", value: text.into(), expected: "an octal number up to 7777" })
 }
 
-/// Sets the mode of existing paths. A file system that does not allow it, such as the host's `/dev`, is skipped.
-fn set_modes(root: &Root, paths: &[String], mode: u32, notes: Notes) -> Result<(), HookError> {
+/// Sets the mode of existing paths. Skips file systems that do not allow it, such as the host's `/dev`.
+fn set_modes(root: &Root, paths: &[String], mode: u32, log: Log) -> Result<(), HookError> {
     if let Some(path) = paths.iter().find(|path| path.trim().is_empty()) {
         return Err(HookError::Argument { what: "the path", value: path.clone(), expected: "a path" });
     }
     for path in paths {
         let Some(found) = root.find(Path::new(path))? else {
-            notes.detail(|| format!("{path} is not there"));
+            log.debug(|| format!("{path} is not there"));
             continue;
         };
         match found.set_mode(mode) {
-            Ok(()) => notes.detail(|| format!("{path} has mode {mode:o}")),
-            Err(error) if error.is_denied() => notes.detail(|| crate::chain::chain(&error)),
+            Ok(()) => log.debug(|| format!("{path} has mode {mode:o}")),
+            Err(error) if error.is_denied() => log.debug(|| crate::chain::chain(&error)),
             Err(error) => return Err(error.into()),
         }
     }
@@ -265,7 +266,7 @@ fn set_modes(root: &Root, paths: &[String], mode: u32, notes: Notes) -> Result<(
 struct Links(Vec<(PathBuf, PathBuf)>);
 
 impl Links {
-    /// Reads `TARGET::LINK`, all of them before any is made.
+    /// Parses `TARGET::LINK` arguments.
     pub fn parse(words: &[String]) -> Result<Links, HookError> {
         let link = |word: &String| match word.split("::").collect::<Vec<_>>()[..] {
             [target, link] if !target.is_empty() && !link.is_empty() => Ok((target.into(), link.into())),
@@ -277,12 +278,12 @@ impl Links {
     }
 }
 
-/// Makes the links. A link's place is resolved below the container's root; its target is only text here.
-fn create_links(root: &Root, links: &Links, notes: Notes) -> Result<(), HookError> {
+/// Creates the links below the container's root. Targets are not resolved.
+fn create_links(root: &Root, links: &Links, log: Log) -> Result<(), HookError> {
     for (target, link) in &links.0 {
         let new = root.symlink(target, link)?;
-        let did = if new { "made" } else { "found" };
-        notes.detail(|| format!("{did} {} -> {}", link.display(), target.display()));
+        let action = if new { "made" } else { "found" };
+        log.debug(|| format!("{action} {} -> {}", link.display(), target.display()));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A hook's result and its notes.
+//! A hook's error and its log.
 
 use super::state;
 use crate::beneath::BeneathError;
@@ -34,23 +34,23 @@ pub enum HookError {
     System { act: &'static str, source: io::Error },
 }
 
-/// Where notes go: a runtime shows a hook's standard error when it fails.
+/// Writes to standard error, which a runtime shows if the hook fails.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Notes {
+pub(super) struct Log {
     pub(super) debug: bool,
     pub(super) quiet: bool,
 }
 
-impl Notes {
-    pub(super) fn detail(self, text: impl FnOnce() -> String) {
+impl Log {
+    pub(super) fn debug(self, text: impl FnOnce() -> String) {
         if self.debug && !self.quiet {
-            output::say(format!("{NAME}: {}", text()));
+            output::eprint_line(format!("{NAME}: {}", text()));
         }
     }
 
     pub(super) fn warn(self, text: impl AsRef<str>) {
         if !self.quiet {
-            output::say(format!("{NAME}: warning: {}", text.as_ref()));
+            output::eprint_line(format!("{NAME}: warning: {}", text.as_ref()));
         }
     }
 }

@@ -36,13 +36,13 @@ impl Bundle {
         fs::write(self.path(below), text).unwrap();
     }
 
-    /// Runs the hook with these words, twice: the second time must change nothing.
+    /// Runs the hook with these arguments twice. The second run must change nothing.
     fn hook(&self, words: &[&str]) -> Result<(), String> {
         let once = || {
             let words = [NAME].iter().chain(words).map(OsString::from);
             let spec = format!("--container-spec={}", self.top.path().join("state").display());
             let args = Args::try_parse_from(words.chain([spec.into()])).map_err(|error| error.to_string())?;
-            run(args, &Roots::default(), Notes { debug: false, quiet: true }).map_err(|error| chain(&error))
+            run(args, &RootCache::default(), Log { debug: false, quiet: true }).map_err(|error| chain(&error))
         };
         once()?;
         let before = self.inodes();
@@ -52,8 +52,8 @@ impl Bundle {
     }
 
     fn inodes(&self) -> Vec<(PathBuf, u64, u32, i64)> {
-        let about = |(path, about): (PathBuf, fs::Metadata)| (path, about.ino(), about.mode(), about.mtime_nsec());
-        crate::beneath::tests::walk(&self.path("")).into_iter().map(about).collect()
+        let inode = |(path, meta): (PathBuf, fs::Metadata)| (path, meta.ino(), meta.mode(), meta.mtime_nsec());
+        crate::beneath::tests::walk(&self.path("")).into_iter().map(inode).collect()
     }
 }
 
@@ -88,7 +88,7 @@ fn newer_compatibility_libraries_come_first() {
 }
 
 #[test]
-fn modes_are_set_where_something_is() {
+fn modes_are_set_on_existing_paths() {
     let bundle = Bundle::new();
     bundle.write("dev/dri/card0", b"");
     symlink(bundle.top.path().join("outside"), bundle.path("dev/out")).unwrap();
@@ -128,7 +128,7 @@ fn profile_names_containers_gpus() {
     );
     assert_eq!(bundle.text(file), expected);
     assert_eq!(fs::metadata(bundle.path(file)).unwrap().mode() & 0o7777, 0o444);
-    // What an image lacks is made so that its owner can write to it: without /etc, ldconfig could not make its cache otherwise.
+    // Created folders must be writable for their owner: otherwise ldconfig could not create its cache in a new /etc.
     assert_eq!(fs::metadata(bundle.path("etc/nvidia")).unwrap().mode() & 0o7777, 0o755);
 }
 
@@ -139,8 +139,9 @@ fn parameters_are_hidden_by_mount() {
     }
     let bundle = Bundle::new();
     let host = bundle.top.path().join("params");
-    let notes = Notes { debug: false, quiet: true };
-    let disable = || params::disable(&host, || Roots::default().of(bundle.top.path().join("state").as_os_str()), notes);
+    let log = Log { debug: false, quiet: true };
+    let disable =
+        || params::disable(&host, || RootCache::default().of(bundle.top.path().join("state").as_os_str()), log);
     let mounts = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines().count();
     let before = mounts();
 
@@ -171,7 +172,7 @@ fn parameters_are_hidden_by_mount() {
 }
 
 #[test]
-fn flags_stand_before_and_after() {
+fn flags_are_accepted_before_and_after_hook() {
     let parse = |line: &str| Args::try_parse_from([NAME].into_iter().chain(line.split(' ')));
     for line in [
         "--debug --container-spec=x noop",
@@ -191,9 +192,9 @@ fn flags_stand_before_and_after() {
         panic!("another hook")
     };
     assert_eq!((ldconfig_path.as_path(), folders.join(" ").as_str()), (Path::new("/b"), "x y z"));
-    // A hook of the future is passed over.
+    // An unknown hook is ignored.
     let args = parse("brand-new --with flags").unwrap();
-    run(args, &Roots::default(), Notes { debug: false, quiet: true }).unwrap();
+    run(args, &RootCache::default(), Log { debug: false, quiet: true }).unwrap();
 }
 
 #[test]
@@ -202,22 +203,22 @@ fn help_among_several_hooks_runs_none() {
         let words = [NAME].into_iter().chain(line.split(' ')).map(OsString::from).collect();
         parse_all(words).map(|hooks| hooks.len()).map_err(|code| format!("{code:?}"))
     };
-    let [well, mistaken] = [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| Err(format!("{code:?}")));
+    let [success, usage_error] = [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| Err(format!("{code:?}")));
     assert_eq!(ended("in-turn noop -- update-ldcache --folder /a"), Ok(2));
     for word in ["-h", "--help", "--version", "help", "noop --help"] {
-        assert_eq!(ended(word), well, "{word}");
+        assert_eq!(ended(word), success, "{word}");
         for line in
             [format!("in-turn noop -- {word} -- noop"), format!("in-turn {word} -- noop"), format!("in-turn {word}")]
         {
-            assert_eq!(ended(&line), mistaken, "{line}");
+            assert_eq!(ended(&line), usage_error, "{line}");
         }
     }
 }
 
-/// The kernel's own folder of all GPUs, as a container without a procfs has it here.
+/// The folder of all GPUs, here without a procfs.
 #[test]
 fn gpus_without_node_are_hidden() {
-    // Mounts of this thread's own: nothing of it stays.
+    // The mounts are in this thread's own namespace.
     if !rustix::process::geteuid().is_root() || crate::beneath::mount::unshare().is_err() {
         return println!("skipped: needs root");
     }
@@ -233,7 +234,7 @@ fn gpus_without_node_are_hidden() {
     for (name, text) in [("a", "Device Minor: \t 0\n"), ("b", "Device Minor: \t 1\n"), ("c", "Model: x\n")] {
         bundle.write(&format!("{folder}/{name}/information"), text.as_bytes());
     }
-    // What could make us wait or lead out is no GPU.
+    // A FIFO or a link out of the container is not a GPU.
     fs::create_dir(bundle.path(folder).join("d")).unwrap();
     fake::fifo(&bundle.path(folder).join("d/information"));
     symlink("/etc/passwd", bundle.path(folder).join("e")).unwrap();

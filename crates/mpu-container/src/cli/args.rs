@@ -1,6 +1,6 @@
-//! What can be typed after `nvidia-container-cli`, and what `--help` says about it.
+//! The command line of `nvidia-container-cli`.
 //!
-//! Source: libnvidia-container, `src/cli/{main,list,info,configure}.c`: names, letters, and what may repeat.
+//! Source: libnvidia-container, `src/cli/{main,list,info,configure}.c` (long and short names, repeatable options).
 
 use crate::capability::{Capabilities, Capability};
 use crate::driver::LAST_IMEX_CHANNEL;
@@ -119,7 +119,7 @@ pub struct List {
     pub imex_channel: Vec<u32>,
     /// Leave the daemons' sockets out
     #[command(flatten)]
-    pub without: Without,
+    pub exclusions: Exclusions,
 }
 
 impl List {
@@ -146,7 +146,7 @@ impl List {
 
 /// Parts of the driver to leave out.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Args)]
-pub struct Without {
+pub struct Exclusions {
     /// Leave the persistence daemon's socket out
     #[arg(long)]
     pub no_persistenced: bool,
@@ -158,8 +158,8 @@ pub struct Without {
     pub no_gsp_firmware: bool,
 }
 
-impl Without {
-    pub fn keeps(self, socket: &Path) -> bool {
+impl Exclusions {
+    pub fn includes_socket(self, socket: &Path) -> bool {
         let of = |daemon: &str| socket.to_string_lossy().contains(daemon);
         !(self.no_persistenced && of("nvidia-persistenced") || self.no_fabricmanager && of("nvidia-fabricmanager"))
     }
@@ -240,14 +240,14 @@ pub struct Configure {
     pub cuda_compat_mode: CompatMode,
     /// Parts of the driver to leave out
     #[command(flatten)]
-    pub without: Without,
+    pub exclusions: Exclusions,
     /// The container's root directory, as the container's process sees it: absolute, and not /
     #[arg(value_name = "ROOTFS", value_parser = rootfs)]
     pub rootfs: PathBuf,
 }
 
 impl Configure {
-    /// The requested capabilities. Video needs CUDA's libraries, display those of graphics.
+    /// The requested capabilities. Video needs the libraries of compute; display needs those of graphics.
     pub fn capabilities(&self) -> Capabilities {
         let flags = [
             (self.compat32, &[Capability::Compat32][..]),
@@ -263,7 +263,7 @@ impl Configure {
     }
 }
 
-/// What happens with CUDA's compatibility libraries in an image (`/usr/local/cuda/compat`).
+/// How the CUDA compatibility libraries of an image (`/usr/local/cuda/compat`) are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CompatMode {
     /// They come before the driver's in the library cache, when newer than the driver
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_line_is_understood() {
+    fn hook_command_line_is_parsed() {
         let line = "--root=/run/nvidia/driver --load-kmods --no-pivot --debug=/x --ldcache=/y --user=0:44 configure \
                     --cuda-compat-mode=ldconfig --ldconfig=@/sbin/ldconfig --no-cgroups --device=0,GPU-1 --device 0:1 \
                     --mig-config=all --imex-channel=0,7 --compute --utility --require=cuda>=9.0 --require=driver>=550 \
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn short_forms_and_any_order_are_understood() {
+    fn short_options_in_any_order_are_parsed() {
         let configure = configure("--user configure /ct -cuvgDn --dev all -d 1 -r cuda>=1 -p 3 -l /sbin/ldconfig");
         assert_eq!(configure.capabilities().to_string(), "compute,display,graphics,ngx,utility,video");
         assert_eq!(configure.device, ["all", "1"]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_refused() {
+    fn invalid_command_lines_are_refused() {
         let wrong =
             ["configure", "configure /", "configure ct", "configure //", "configure /. -u", "configure -p 0 /ct"];
         let more = [

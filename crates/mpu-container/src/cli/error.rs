@@ -2,7 +2,7 @@
 
 use super::configure::ConfigureError;
 use super::log::NAME;
-use super::mig::NotAll;
+use super::mig::MigOptionError;
 use super::user::UserError;
 use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
@@ -22,7 +22,7 @@ pub enum CliError {
     Mig {
         /// `mig-config` or `mig-monitor`.
         option: &'static str,
-        source: NotAll,
+        source: MigOptionError,
     },
     #[error("requirement error")]
     Require(#[source] RequireError),

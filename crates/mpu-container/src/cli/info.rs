@@ -6,7 +6,7 @@ const COLUMNS: [&str; 7] =
     ["Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture"];
 
 pub fn page(driver: &Driver, csv: bool) -> String {
-    let cuda = text(driver.known().cuda);
+    let cuda = text(driver.facts().cuda);
     let rows = driver.gpus.iter().map(|gpu| row(driver, gpu));
     if csv {
         let head = format!("NVRM version,CUDA version\n{},{cuda}\n\n{}\n", driver.version, COLUMNS.join(","));
@@ -25,18 +25,18 @@ fn line(name: &str, value: &str) -> String {
 }
 
 fn row(driver: &Driver, gpu: &Gpu) -> [String; 7] {
-    let known = driver.known_of(gpu);
+    let facts = driver.gpu_facts(gpu);
     [
         gpu.index.to_string(),
         gpu.minor.to_string(),
         gpu.model.clone(),
-        text(known.brand),
+        text(facts.brand),
         gpu.uuid.clone(),
         gpu.bus.clone(),
-        text(known.arch),
+        text(facts.arch),
     ]
 }
 
-fn text(known: Option<impl ToString>) -> String {
-    known.map(|known| known.to_string()).unwrap_or_default()
+fn text(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }

@@ -19,24 +19,24 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A driver that does not come in this time hangs.
+/// Time limit of modprobe. A driver that needs longer hangs.
 pub(crate) const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
-pub(crate) const LONGEST_WORDS: u64 = 64 << 10;
+pub(crate) const MAX_OUTPUT: u64 = 64 << 10;
 
-/// The modules, each after those that it needs, by file name and by the kernel's name.
+/// The modules in load order: file name and name in `/sys/module`.
 const MODULES: [(&str, &str); 3] =
     [("nvidia", "nvidia"), ("nvidia-uvm", "nvidia_uvm"), ("nvidia-modeset", "nvidia_modeset")];
 
 pub fn load(root: &DriverRoot, log: &Log) {
     if in_user_namespace() {
-        return log.say(format_args!("kernel modules are left alone in a user namespace"));
+        return log.write_line(format_args!("kernel modules are left alone in a user namespace"));
     }
     for (file, name) in MODULES {
-        if !root.facts.join("sys/module").join(name).exists() {
+        if !root.kernel_files.join("sys/module").join(name).exists() {
             match modprobe(&root.files, file) {
-                Ok(true) => log.say(format_args!("loaded {file}")),
-                Ok(false) => log.say(format_args!("modprobe {file} failed: see the kernel's log")),
-                Err(error) => log.say(format_args!("cannot start modprobe: {error}")),
+                Ok(true) => log.write_line(format_args!("loaded {file}")),
+                Ok(false) => log.write_line(format_args!("modprobe {file} failed: see the kernel's log")),
+                Err(error) => log.write_line(format_args!("cannot start modprobe: {error}")),
             }
         }
     }
@@ -52,76 +52,77 @@ fn modprobe(root: &Path, module: &str) -> io::Result<bool> {
         command.arg("--dirname").arg(root);
     }
     let command = command.arg(module).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    Ok(child::run(command.stdin(Stdio::null()), LOAD_TIMEOUT, LONGEST_WORDS)?.is_success())
+    Ok(child::run(command.stdin(Stdio::null()), LOAD_TIMEOUT, MAX_OUTPUT)?.is_success())
 }
 
-/// Creates the driver's nodes where they are missing, unless its parameters leave that to another program.
+/// Creates the driver's missing nodes, unless its parameters leave that to another program.
 fn create_nodes(driver: &Driver, log: &Log) {
-    let owner = Owner::of(driver);
-    if !owner.ours {
-        return log.say(format_args!("device nodes are not ours to make: ModifyDeviceFiles is 0"));
+    let attributes = NodeAttributes::of(driver);
+    if !attributes.managed {
+        return log.write_line(format_args!("device nodes are not ours to make: ModifyDeviceFiles is 0"));
     }
     let all = ["all".to_owned()];
     let Ok(selection) = driver.select(&all) else { return };
     let nodes = driver.nodes(&selection, Capabilities::ALL);
-    // Those of the kernel's graphics layer are the kernel's.
+    // The kernel creates the nodes of its graphics layer.
     let nodes = nodes.iter().filter(|node| !node.container.starts_with("/dev/dri"));
     let rules = ["mig/config", "mig/monitor"].into_iter().filter_map(|file| driver.capability_node(file));
     for node in nodes.cloned().chain(rules) {
-        create(&node, &owner, log);
+        create_and_log(&node, &attributes, log);
     }
 }
 
-/// Creates the nodes of these IMEX channels where they are missing. A channel that the driver does not have is left to
-/// the container.
+/// Creates the missing nodes of these IMEX channels. An unknown channel is skipped here and reported when the container is configured.
 pub fn create_channels(driver: &Driver, channels: &[u32], log: &Log) {
-    let owner = Owner::of(driver);
+    let attributes = NodeAttributes::of(driver);
     let nodes = channels.iter().filter_map(|channel| driver.imex_node(*channel));
-    nodes.filter(|_| owner.ours && !in_user_namespace()).for_each(|node| create(&node, &owner, log));
+    nodes
+        .filter(|_| attributes.managed && !in_user_namespace())
+        .for_each(|node| create_and_log(&node, &attributes, log));
 }
 
-fn create(node: &Node, owner: &Owner, log: &Log) {
-    match owner.make(node) {
-        Ok(true) => log.say(format_args!("made {} ({}:{})", node.host.display(), node.major, node.minor)),
+fn create_and_log(node: &Node, attributes: &NodeAttributes, log: &Log) {
+    match attributes.create_node(node) {
+        Ok(true) => log.write_line(format_args!("made {} ({}:{})", node.host.display(), node.major, node.minor)),
         Ok(false) => {}
-        Err(error) => log.say(format_args!("cannot make {}: {error}", node.host.display())),
+        Err(error) => log.write_line(format_args!("cannot make {}: {error}", node.host.display())),
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Owner {
-    pub ours: bool,
+pub struct NodeAttributes {
+    pub managed: bool,
     pub user: u32,
     pub group: u32,
     pub mode: u32,
 }
 
-impl Owner {
-    /// By the parameters with which the driver was loaded.
-    fn of(driver: &Driver) -> Owner {
-        let path = driver.root.facts.join("proc/driver/nvidia/params");
-        Owner::read(&fs::read_to_string(path).unwrap_or_default())
+impl NodeAttributes {
+    /// Reads the parameters of the loaded driver.
+    fn of(driver: &Driver) -> NodeAttributes {
+        let path = driver.root.kernel_files.join("proc/driver/nvidia/params");
+        NodeAttributes::parse(&fs::read_to_string(path).unwrap_or_default())
     }
 
-    fn read(parameters: &str) -> Owner {
+    fn parse(parameters: &str) -> NodeAttributes {
         let value = |name: &str| {
             let mut pairs = parameters.lines().filter_map(|line| line.split_once(": "));
             pairs.find(|(key, _)| *key == name).and_then(|(_, value)| value.trim().parse().ok())
         };
-        Owner {
-            ours: value("ModifyDeviceFiles") != Some(0),
+        NodeAttributes {
+            managed: value("ModifyDeviceFiles") != Some(0),
             user: value("DeviceFileUID").unwrap_or(0),
             group: value("DeviceFileGID").unwrap_or(0),
             mode: value("DeviceFileMode").unwrap_or(0o666),
         }
     }
 
-    /// Whether a node had to be made. One that is there and is another device is replaced.
-    pub fn make(&self, node: &Node) -> io::Result<bool> {
+    /// Creates a node. Replaces a character device with another number. Returns false if the node existed.
+    pub fn create_node(&self, node: &Node) -> io::Result<bool> {
         let number = rustix::fs::makedev(node.major, node.minor);
         match fs::symlink_metadata(&node.host) {
-            Ok(there) if there.file_type().is_char_device() && there.rdev() == number => return Ok(false),
-            Ok(there) if there.file_type().is_char_device() => fs::remove_file(&node.host)?,
+            Ok(metadata) if metadata.file_type().is_char_device() && metadata.rdev() == number => return Ok(false),
+            Ok(metadata) if metadata.file_type().is_char_device() => fs::remove_file(&node.host)?,
             Ok(_) => return Err(Errno::EXIST.into()),
             Err(_) => {}
         }
@@ -142,32 +143,33 @@ mod tests {
 
     #[test]
     fn node_owner_comes_from_driver_parameters() {
-        let read = Owner::read("Mobile: 4294967295\nModifyDeviceFiles: 0\nDeviceFileUID: 3\nDeviceFileMode: 432\n");
-        assert_eq!(read, Owner { ours: false, user: 3, group: 0, mode: 0o660 });
-        assert_eq!(Owner::read(""), Owner { ours: true, user: 0, group: 0, mode: 0o666 });
+        let read =
+            NodeAttributes::parse("Mobile: 4294967295\nModifyDeviceFiles: 0\nDeviceFileUID: 3\nDeviceFileMode: 432\n");
+        assert_eq!(read, NodeAttributes { managed: false, user: 3, group: 0, mode: 0o660 });
+        assert_eq!(NodeAttributes::parse(""), NodeAttributes { managed: true, user: 0, group: 0, mode: 0o666 });
     }
 
     #[test]
     fn missing_nodes_are_made_and_others_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let owner = Owner { ours: true, user: 7, group: 8, mode: 0o660 };
+        let attributes = NodeAttributes { managed: true, user: 7, group: 8, mode: 0o660 };
         let path = folder.path().join("dev/nvidia-caps/nvidia-cap1");
         let mut node =
             Node { host: path.clone(), container: "/dev/nvidia-caps/nvidia-cap1".into(), major: 234, minor: 1 };
-        match owner.make(&node) {
+        match attributes.create_node(&node) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return eprintln!("skipped: device nodes can be made by root only");
             }
-            made => assert!(made.unwrap()),
+            created => assert!(created.unwrap()),
         }
         let about = fs::metadata(&path).unwrap();
         assert_eq!((about.uid(), about.gid(), about.mode() & 0o7777), (7, 8, 0o660));
-        assert!(!owner.make(&node).unwrap(), "it is there");
+        assert!(!attributes.create_node(&node).unwrap(), "it is there");
         node.minor = 2;
-        assert!(owner.make(&node).unwrap());
+        assert!(attributes.create_node(&node).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().rdev(), rustix::fs::makedev(234, 2));
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
-        assert!(owner.make(&node).is_err(), "a file is not ours to replace");
+        assert!(attributes.create_node(&node).is_err(), "a file is not ours to replace");
     }
 }

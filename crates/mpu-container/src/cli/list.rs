@@ -1,4 +1,4 @@
-//! `list`: the parts of the driver, one path a line, as they are below the driver's root.
+//! `list`: the parts of the driver, one path per line, relative to the driver's root.
 
 use super::args::{Global, List};
 use super::error::CliError;
@@ -10,23 +10,23 @@ use std::path::Path;
 
 pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, CliError> {
     let mut page = Page::default();
-    let words = list.device.clone().unwrap_or_default();
-    let selection = driver.select(&words).map_err(CliError::Device)?;
+    let device_ids = list.device.clone().unwrap_or_default();
+    let selection = driver.select(&device_ids).map_err(CliError::Device)?;
     let mig = |option, values: &[String]| {
-        mig::gpus(option, values, driver, &selection, &words).map_err(|source| CliError::Mig { option, source })
+        mig::gpus(option, values, driver, &selection, &device_ids).map_err(|source| CliError::Mig { option, source })
     };
     let config = mig("mig-config", &list.mig_config)?;
     let monitor = mig("mig-monitor", &list.mig_monitor)?;
     if list.device.is_some() {
-        // A container that rules all of MIG needs no leave for single devices.
-        let whole = !list.mig_config.is_empty() || !list.mig_monitor.is_empty();
-        devices(driver, &selection, whole, &mut page);
+        // A container that may configure or watch all of MIG needs no capabilities of single devices.
+        let all_of_mig = !list.mig_config.is_empty() || !list.mig_monitor.is_empty();
+        devices(driver, &selection, all_of_mig, &mut page);
     }
     for channel in &list.imex_channel {
         page.path(format!("/dev/nvidia-caps-imex-channels/channel{channel}"));
     }
     for (file, gpus) in [("mig/config", config), ("mig/monitor", monitor)] {
-        rule(driver, file, &gpus, &mut page);
+        capability(driver, file, &gpus, &mut page);
     }
     if list.binaries || list.libraries || list.ipcs || list.firmwares {
         let found = driver.files_by_cache(Capabilities::ALL, global.ldcache.as_deref());
@@ -35,20 +35,20 @@ pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, Cli
     Ok(page.0)
 }
 
-fn devices(driver: &Driver, selection: &Selection<'_>, whole: bool, page: &mut Page) {
+fn devices(driver: &Driver, selection: &Selection<'_>, all_of_mig: bool, page: &mut Page) {
     let gpus = Selection { gpus: selection.gpus.clone(), migs: Vec::new() };
     let capabilities = Capabilities::NONE.with(Capability::Compute).with(Capability::Display);
     let nodes = driver.nodes(&gpus, capabilities);
     let driver_nodes = nodes.iter().filter(|node| !node.container.starts_with("/dev/dri"));
     driver_nodes.for_each(|node| page.path(&node.container));
-    for (gpu, mig) in selection.migs.iter().filter(|_| !whole) {
+    for (gpu, mig) in selection.migs.iter().filter(|_| !all_of_mig) {
         let files = mig.access_files(gpu);
         files.iter().for_each(|file| page.path(format!("/{CAPABILITIES}/{file}")));
         files.iter().filter_map(|file| driver.capability_node(file)).for_each(|node| page.path(node.container));
     }
 }
 
-fn rule(driver: &Driver, file: &str, gpus: &[&Gpu], page: &mut Page) {
+fn capability(driver: &Driver, file: &str, gpus: &[&Gpu], page: &mut Page) {
     if gpus.is_empty() {
         return;
     }
@@ -56,10 +56,12 @@ fn rule(driver: &Driver, file: &str, gpus: &[&Gpu], page: &mut Page) {
     let node = driver.capability_node(file);
     node.iter().for_each(|node| page.path(&node.container));
     for gpu in gpus {
-        page.path(format!("/{CAPABILITIES}/{}", mig::name(gpu)));
+        page.path(format!("/{CAPABILITIES}/{}", mig::mig_path(gpu)));
         if node.is_some() {
             page.path("/dev/nvidia-caps");
-            mig::minors(driver, gpu).iter().for_each(|minor| page.path(format!("/dev/nvidia-caps/nvidia-cap{minor}")));
+            mig::capability_minors(driver, gpu)
+                .iter()
+                .for_each(|minor| page.path(format!("/dev/nvidia-caps/nvidia-cap{minor}")));
         }
     }
 }
@@ -73,9 +75,10 @@ fn files(files: Files, list: &List, page: &mut Page) {
     print(list.binaries, &files.programs);
     print(list.libraries, &libraries(false).collect::<Vec<_>>());
     print(list.libraries && list.compat32, &libraries(true).collect::<Vec<_>>());
-    let sockets: Vec<File> = files.sockets.iter().filter(|one| list.without.keeps(&one.container)).cloned().collect();
+    let sockets: Vec<File> =
+        files.sockets.iter().filter(|one| list.exclusions.includes_socket(&one.container)).cloned().collect();
     print(list.ipcs, &sockets);
-    print(list.firmwares && !list.without.no_gsp_firmware, &files.firmware);
+    print(list.firmwares && !list.exclusions.no_gsp_firmware, &files.firmware);
 }
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
-//! `nvidia-container-cli`: what the driver is, what is in it, and putting it into a container by hand or from a hook.
+//! `nvidia-container-cli`: prints information about the driver, lists its files, and puts it into a container.
 //!
-//! Source: libnvidia-container, `src/cli`: commands, options, output formats, error words.
+//! Source: libnvidia-container, `src/cli` (commands, options, output formats, error messages).
 
 mod args;
 mod cgroup;
@@ -20,7 +20,7 @@ use crate::program::{self, NVIDIA_RELEASE, Program};
 use crate::require::check_all;
 use args::{Cli, Command, Configure, Global};
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use configure::Order;
+use configure::Inputs;
 use error::CliError;
 use log::{Log, NAME};
 use std::ffi::OsString;
@@ -30,28 +30,27 @@ use std::process::ExitCode;
 use user::User;
 
 pub const PROGRAM: Program = Program {
-    own: "cli",
-    nvidia: &[NAME],
+    name: "cli",
+    nvidia_names: &[NAME],
     about: "lists the driver's parts, and puts them into a container",
     run,
     command: Some(Cli::command),
 };
 
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
-    // Help and errors name the program, not the way in which it was called.
+    // Help and errors always show NVIDIA's name of the program.
     let words = std::iter::once(OsString::from(NAME)).chain(arguments.into_iter().skip(1));
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
-        Err(error) if error.kind() == ErrorKind::DisplayVersion => return ended(print(&version())),
-        Err(error) => return program::refused(&error),
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => return exit_code(print(&version())),
+        Err(error) => return program::print_clap_error(&error),
     };
-    ended(
-        open_log(cli.global.debug.as_deref())
-            .and_then(|log| command(&cli, &log).inspect_err(|error| log.say(format_args!("failed: {}", chain(error))))),
-    )
+    exit_code(open_log(cli.global.debug.as_deref()).and_then(|log| {
+        command(&cli, &log).inspect_err(|error| log.write_line(format_args!("failed: {}", chain(error))))
+    }))
 }
 
-/// What `--version` prints: NVIDIA's program has two lines for itself and its library, and no name before them.
+/// The output of `--version`. As in NVIDIA's program, two lines without a program name come first.
 fn version() -> String {
     let own_version = env!("CARGO_PKG_VERSION");
     format!("cli-version: {NVIDIA_RELEASE}\nlib-version: {NVIDIA_RELEASE}\nmpu-container: {own_version}\n")
@@ -61,7 +60,7 @@ fn open_log(path: Option<&Path>) -> Result<Log, CliError> {
     Log::open(path).map_err(|source| CliError::Log { path: path.unwrap_or(Path::new("")).into(), source })
 }
 
-fn ended(result: Result<(), CliError>) -> ExitCode {
+fn exit_code(result: Result<(), CliError>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     let mut text = format!("{NAME}: {}\n", chain(&error));
     if let Some(fix) = error.fix() {
@@ -74,19 +73,19 @@ fn ended(result: Result<(), CliError>) -> ExitCode {
 
 fn command(cli: &Cli, log: &Log) -> Result<(), CliError> {
     let global = &cli.global;
-    let user = global.user.as_deref().map(user::named).transpose().map_err(CliError::User)?.flatten();
+    let user = global.user.as_deref().map(user::parse_user).transpose().map_err(CliError::User)?.flatten();
     match &cli.command {
         Command::Info(info) => {
-            let driver = find(global, log)?;
-            print(&user::as_if(user, || info::page(&driver, info.csv)).map_err(CliError::User)?)
+            let driver = find_driver(global, log)?;
+            print(&user::run_as(user, || info::page(&driver, info.csv)).map_err(CliError::User)?)
         }
-        Command::List(list) => print(&list::page(&find(global, log)?, &list.clone().or_everything(), global)?),
+        Command::List(list) => print(&list::page(&find_driver(global, log)?, &list.clone().or_everything(), global)?),
         Command::Configure(arguments) => configure(global, arguments, user, log),
     }
 }
 
 fn configure(global: &Global, arguments: &Configure, user: Option<User>, log: &Log) -> Result<(), CliError> {
-    let driver = find(global, log)?;
+    let driver = find_driver(global, log)?;
     let selection = driver.select(&arguments.device).map_err(CliError::Device)?;
     let mig = |option, words: &[String]| {
         mig::gpus(option, words, &driver, &selection, &arguments.device)
@@ -100,7 +99,7 @@ fn configure(global: &Global, arguments: &Configure, user: Option<User>, log: &L
     }
     let files = driver.files_by_cache(arguments.capabilities(), global.ldcache.as_deref());
     let files = files.map_err(CliError::Files)?;
-    let order = Order {
+    let inputs = Inputs {
         driver: &driver,
         files: &files,
         selection: &selection,
@@ -109,37 +108,42 @@ fn configure(global: &Global, arguments: &Configure, user: Option<User>, log: &L
         arguments,
         no_pivot: global.no_pivot,
     };
-    configure::configure(&order, log).map_err(CliError::Configure)
+    configure::configure(&inputs, log).map_err(CliError::Configure)
 }
 
-/// Checks what the image asks for: of every GPU that the container gets.
+/// Checks the image's requirements against every GPU that the container gets.
 fn require(
     driver: &Driver,
     selection: &Selection<'_>,
     requirements: &[String],
     user: Option<User>,
 ) -> Result<(), CliError> {
-    // To ask a GPU can mean to start it, which takes long.
+    // A query can initialize a GPU, which takes long.
     if requirements.is_empty() {
         return Ok(());
     }
-    let ask = || selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect::<Vec<_>>();
-    let gpus = user::as_if(user, ask).map_err(CliError::User)?;
-    check_all(requirements, &driver.known(), &gpus).map_err(CliError::Require)
+    let query = || selection.gpus.iter().map(|gpu| driver.gpu_facts(gpu)).collect::<Vec<_>>();
+    let gpus = user::run_as(user, query).map_err(CliError::User)?;
+    check_all(requirements, &driver.facts(), &gpus).map_err(CliError::Require)
 }
 
-fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {
-    // Its nodes, too, unless only the host has them, as the wrapper decides; where there are none yet, a request to
-    // make them means the root's /dev, if there is one.
+fn find_driver(global: &Global, log: &Log) -> Result<Driver, CliError> {
+    // As in the wrapper, the nodes are below the driver's root, unless only the host has them. If neither has nodes yet, new ones are
+    // created below the root's /dev, if that exists.
     let has = |root: &Path| root.join("dev/nvidiactl").exists();
-    let is_theirs = has(&global.root) || (!has(Path::new("/")) && global.root.join("dev").is_dir());
-    let devices = if is_theirs { &global.root } else { Path::new("/") };
+    let in_root = has(&global.root) || (!has(Path::new("/")) && global.root.join("dev").is_dir());
+    let devices = if in_root { &global.root } else { Path::new("/") };
     let root = DriverRoot::at(&global.root, Some(devices));
     if global.load_kmods {
         kmods::load(&root, log);
     }
     let driver = Driver::find(&root).map_err(CliError::Driver)?;
-    log.say(format_args!("driver {} below {}, {} GPUs", driver.version, root.files.display(), driver.gpus.len()));
+    log.write_line(format_args!(
+        "driver {} below {}, {} GPUs",
+        driver.version,
+        root.files.display(),
+        driver.gpus.len()
+    ));
     Ok(driver)
 }
 

@@ -1,5 +1,5 @@
-//! The container's process, by its open directory in proc, and entry into its mount namespace. If the PID is reused, reads through
-//! that directory fail.
+//! The container's process, as an open directory of procfs, and entry into its mount namespace. After the process has ended, reads
+//! through that directory fail, even if its PID is reused.
 //!
 //! Source: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
 
@@ -56,9 +56,9 @@ impl Namespace {
 /// Whether this process is in a user namespace other than the host's. There, device cgroups cannot be changed and
 /// kernel modules cannot be loaded.
 pub fn in_user_namespace() -> bool {
-    const HOSTS: u64 = 0xEFFF_FFFD;
+    const INITIAL_NAMESPACE: u64 = 0xEFFF_FFFD;
     // A kernel without user namespaces has no such file.
-    std::fs::metadata("/proc/self/ns/user").is_ok_and(|about| about.ino() != HOSTS)
+    std::fs::metadata("/proc/self/ns/user").is_ok_and(|metadata| metadata.ino() != INITIAL_NAMESPACE)
 }
 
 #[cfg(test)]

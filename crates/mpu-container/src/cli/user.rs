@@ -1,5 +1,5 @@
-//! `--user`: opens the GPUs' nodes as another user, so that this user's rights count and not root's. NVIDIA's program runs the
-//! driver's libraries as that user.
+//! `--user`: opens the GPUs' nodes with the rights of another user instead of root's. NVIDIA's program runs the driver's libraries as that
+//! user.
 //!
 //! Source: libnvidia-container, `nvidia-container-cli --help`; passwd(5), group(5).
 
@@ -15,33 +15,36 @@ pub struct User {
 
 #[derive(Debug, Error)]
 pub enum UserError {
-    #[error("--user={word}: there is no {what} '{}' on this host", name.escape_debug())]
+    #[error("--user={value}: there is no {entry_kind} '{}' on this host", name.escape_debug())]
     Unknown {
-        word: String,
+        value: String,
         /// `user` or `group`.
-        what: &'static str,
+        entry_kind: &'static str,
         name: String,
     },
     #[error("--user: cannot become user {} and group {}", .0.uid.as_raw(), .0.gid.as_raw())]
     Become(User, #[source] std::io::Error),
 }
 
-pub fn named(word: &str) -> Result<Option<User>, UserError> {
-    match word {
+pub fn parse_user(value: &str) -> Result<Option<User>, UserError> {
+    match value {
         "" => Ok(None),
-        _ => of(word, &text("/etc/passwd"), &text("/etc/group")).map(Some),
+        _ => look_up(value, &read_text("/etc/passwd"), &read_text("/etc/group")).map(Some),
     }
 }
 
-fn text(path: &str) -> String {
+fn read_text(path: &str) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-fn of(word: &str, passwd: &str, group: &str) -> Result<User, UserError> {
-    let unknown =
-        |what, name: &str| UserError::Unknown { word: word.escape_debug().to_string(), what, name: name.into() };
-    let (user, wanted) = word.split_once(':').map_or((word, None), |(user, group)| (user, Some(group)));
-    // The kernel's number for no user, -1, is none.
+fn look_up(value: &str, passwd: &str, group: &str) -> Result<User, UserError> {
+    let unknown = |entry_kind, name: &str| UserError::Unknown {
+        value: value.escape_debug().to_string(),
+        entry_kind,
+        name: name.into(),
+    };
+    let (user, group_name) = value.split_once(':').map_or((value, None), |(user, group)| (user, Some(group)));
+    // -1 means "no change" to the kernel, so it is no valid ID.
     let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
     let line = |table: &str, name: &str| -> Option<Vec<String>> {
         let mut lines = table.lines().map(|line| line.split(':').map(String::from).collect::<Vec<_>>());
@@ -50,39 +53,39 @@ fn of(word: &str, passwd: &str, group: &str) -> Result<User, UserError> {
     let entry = line(passwd, user);
     let field = |at: usize| entry.as_ref().and_then(|fields| number(fields.get(at)?));
     let uid = field(2).or_else(|| number(user)).ok_or_else(|| unknown("user", user))?;
-    let gid = match wanted {
+    let gid = match group_name {
         Some(name) => line(group, name).and_then(|fields| number(&fields[2])).or_else(|| number(name)),
-        // A number without an entry is its own group, as with NVIDIA's.
+        // As with NVIDIA's program, an unknown user ID is also the group ID.
         None => field(3).or(Some(uid)),
     };
-    let gid = gid.ok_or_else(|| unknown("group", wanted.unwrap_or_default()))?;
+    let gid = gid.ok_or_else(|| unknown("group", group_name.unwrap_or_default()))?;
     Ok(User { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) })
 }
 
-/// Calls `act` as that user. Only for a process with one thread.
-pub fn as_if<T>(user: Option<User>, act: impl FnOnce() -> T) -> Result<T, UserError> {
+/// Calls `action` as that user. Only for a process with one thread.
+pub fn run_as<T>(user: Option<User>, action: impl FnOnce() -> T) -> Result<T, UserError> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let Some(wanted) = user.filter(|user| *user != User { uid, gid }) else { return Ok(act()) };
-    let failed = |error: rustix::io::Errno| UserError::Become(wanted, error.into());
+    let Some(target) = user.filter(|user| *user != User { uid, gid }) else { return Ok(action()) };
+    let failed = |error: rustix::io::Errno| UserError::Become(target, error.into());
     let groups = rustix::process::getgroups().map_err(failed)?;
-    // Root's other groups must not add rights.
+    // Root's supplementary groups must not add rights.
     set_groups(&[]).map_err(failed)?;
-    // The saved user stays, so that the change can be reversed.
-    rustix::thread::set_thread_res_gid(gid, wanted.gid, gid).map_err(failed)?;
-    let changed = rustix::thread::set_thread_res_uid(uid, wanted.uid, uid).map_err(failed);
-    let done = changed.as_ref().ok().map(|()| act());
-    let back = rustix::thread::set_thread_res_uid(uid, uid, uid)
+    // The saved IDs stay, so that the change can be reversed.
+    rustix::thread::set_thread_res_gid(gid, target.gid, gid).map_err(failed)?;
+    let changed = rustix::thread::set_thread_res_uid(uid, target.uid, uid).map_err(failed);
+    let result = changed.as_ref().ok().map(|()| action());
+    let restored = rustix::thread::set_thread_res_uid(uid, uid, uid)
         .and_then(|()| rustix::thread::set_thread_res_gid(gid, gid, gid))
         .and_then(|()| set_groups(&groups))
         .map_err(failed);
-    changed.and(back).map(|()| done.expect("it was done"))
+    changed.and(restored).map(|()| result.expect("it was done"))
 }
 
-/// In a user namespace of an ordinary user groups cannot be changed, and are harmless.
+/// Ignores `EPERM`: in a user namespace of an unprivileged user, groups cannot be changed and add no rights.
 fn set_groups(groups: &[Gid]) -> rustix::io::Result<()> {
     match rustix::thread::set_thread_groups(groups) {
         Err(rustix::io::Errno::PERM) => Ok(()),
-        done => done,
+        result => result,
     }
 }
 
@@ -91,27 +94,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_has_none_of_our_groups() {
+    fn other_user_has_no_supplementary_groups() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: only root can become another user");
         }
         let groups = [Gid::from_raw(7), Gid::from_raw(44)];
-        // This thread's alone.
+        // Only for this thread.
         rustix::thread::set_thread_groups(&groups).unwrap();
         let user = User { uid: Uid::from_raw(65534), gid: Gid::from_raw(65534) };
-        let acted = as_if(Some(user), || (rustix::process::getgroups().unwrap(), rustix::process::getegid())).unwrap();
+        let acted = run_as(Some(user), || (rustix::process::getgroups().unwrap(), rustix::process::getegid())).unwrap();
         assert_eq!(acted, (Vec::new(), user.gid));
         assert_eq!(rustix::process::getgroups().unwrap(), groups);
         assert!(rustix::process::geteuid().is_root());
     }
 
     #[test]
-    fn words_name_users() {
+    fn user_option_accepts_names_and_ids() {
         let passwd = "root:x:0:0:root:/:/bin/sh\nuser:x:1000:100::/:/bin/sh\nbad\n7:x:70:71::/:\n";
         let group = "root:x:0:\nvideo:x:44:\n";
-        let check = |word: &str, uid, gid| {
+        let check = |value: &str, uid, gid| {
             let user = User { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) };
-            assert_eq!(of(word, passwd, group).unwrap(), user, "{word}");
+            assert_eq!(look_up(value, passwd, group).unwrap(), user, "{value}");
         };
         check("root:video", 0, 44);
         check("user", 1000, 100);
@@ -122,9 +125,9 @@ mod tests {
         for wrong in
             ["nobody-here", "root:nobody", "root:", ":44", "-1", "4294967295", "1000:4294967295", "bad", "a\u{1b}[0m"]
         {
-            let error = of(wrong, passwd, group).unwrap_err().to_string();
+            let error = look_up(wrong, passwd, group).unwrap_err().to_string();
             assert!(error.starts_with("--user=") && !error.contains('\u{1b}'), "{error}");
         }
-        assert_eq!(named("").unwrap(), None);
+        assert_eq!(parse_user("").unwrap(), None);
     }
 }

@@ -1,55 +1,56 @@
-//! Changes to config.toml that leave the rest of the file as it is, comments included.
+//! Changes keys of config.toml. The rest of the file stays, also comments.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk/config`.
 
 use super::Config;
-use super::keys::{self, Key, Place};
+use super::keys::{self, Field, Key};
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EditError {
     #[error("invalid --set option {set}: invalid config option: undefined field: {key:?}")]
     UnknownKey { set: String, key: String },
-    #[error("invalid --set option {set}: invalid format: {what}")]
-    Value { set: String, what: String },
-    #[error("line {line}: {what}")]
-    Malformed { line: usize, what: String },
+    #[error("invalid --set option {set}: invalid format: {message}")]
+    Value { set: String, message: String },
+    #[error("line {line}: {message}")]
+    Malformed { line: usize, message: String },
 }
 
-/// The text with the changes, each `KEY=VALUE`, `KEY` for `KEY=true`, or `features.KEY=nil` for no such line; several in
-/// one word are separated by commas. Elements of a list are separated by `separator` or, if there is none, by commas. Of
-/// several changes to one key the last counts.
+/// Applies changes of the forms `KEY=VALUE`, `KEY` (for `KEY=true`) and `features.KEY=nil` (removes the line). Commas separate several
+/// changes in one argument. Elements of a list are separated by `separator` or, if there is none, by commas. Of several changes to one
+/// key, the last one wins.
 pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
-    set_each(text, &sets.iter().flat_map(|set| several(set)).collect::<Vec<_>>(), separator)
+    set_each(text, &sets.iter().flat_map(|set| split_changes(set)).collect::<Vec<_>>(), separator)
 }
 
-/// The same of changes that are one each: commas have no meaning but between a list's elements.
+/// Like [`set`], but each argument is one change: commas separate only the elements of a list.
 pub fn set_each(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
     let mut text = text.to_string();
     for set in sets {
         let (name, value) = set.split_once('=').map_or((set.as_str(), None), |(name, value)| (name, Some(value)));
         let key = keys::find(name).ok_or_else(|| EditError::UnknownKey { set: set.clone(), key: name.to_string() })?;
-        let value = value_of(key, value, separator).map_err(|what| EditError::Value { set: set.clone(), what })?;
+        let value =
+            parse_value(key, value, separator).map_err(|message| EditError::Value { set: set.clone(), message })?;
         text = match value {
-            Some(value) => with(&text, key, value)?,
-            None => without(&text, key)?,
+            Some(value) => set_key(&text, key, value)?,
+            None => remove_key(&text, key)?,
         };
     }
-    Config::parse(&text, Config::default()).map_err(|(line, what)| EditError::Malformed { line, what })?;
+    Config::parse(&text, Config::default()).map_err(|(line, message)| EditError::Malformed { line, message })?;
     Ok(text)
 }
 
-/// The changes in one word: commas stand between changes, and between a list's elements. A part that begins with a key is
-/// a change of its own; so is one with a `=` that is no element of a list, for the error names its unknown key.
-fn several(set: &str) -> Vec<String> {
+/// Splits an argument into changes. A comma can separate changes or elements of a list. A part that begins with a key is a change. A
+/// part with a `=` after a change that is no list is one, too: then the error names its unknown key.
+fn split_changes(set: &str) -> Vec<String> {
     let name = |part: &str| part.split('=').next().map(str::to_string).unwrap_or_default();
     let mut all: Vec<String> = Vec::new();
     for part in set.split(',') {
-        let in_a_list = |last: &String| {
-            keys::find(&name(last)).is_some_and(|key| matches!(key.place, Place::Texts(_) | Place::Paths(_)))
+        let in_list = |last: &String| {
+            keys::find(&name(last)).is_some_and(|key| matches!(key.field, Field::Texts(_) | Field::Paths(_)))
         };
         match all.last_mut() {
-            Some(last) if keys::find(&name(part)).is_none() && (!part.contains('=') || in_a_list(last)) => {
+            Some(last) if keys::find(&name(part)).is_none() && (!part.contains('=') || in_list(last)) => {
                 *last = format!("{last},{part}");
             }
             _ => all.push(part.to_string()),
@@ -58,31 +59,31 @@ fn several(set: &str) -> Vec<String> {
     all
 }
 
-/// With an empty list the wrapper starts no container.
+/// This list must not become empty: the wrapper would start no container.
 const RUNTIMES: &str = "nvidia-container-runtime.runtimes";
 
-/// The value for a key; none if its line goes.
-fn value_of(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Value>, String> {
+/// Parses the value of a key; `None` removes the key's line.
+fn parse_value(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Value>, String> {
     if key.name.starts_with("features.") && value == Some("nil") {
         return Ok(None);
     }
     let text = |value: Option<&str>| value.map(str::to_string).ok_or(format!("expected key=value; got {}", key.name));
-    Ok(Some(match key.place {
-        Place::Switch(_) => match value {
+    Ok(Some(match key.field {
+        Field::Bool(_) => match value {
             None => true.into(),
-            Some(word) => truth(word).ok_or_else(|| format!("{word:?} is neither true nor false"))?.into(),
+            Some(word) => parse_bool(word).ok_or_else(|| format!("{word:?} is neither true nor false"))?.into(),
         },
-        Place::Text(_) | Place::Path(_) => text(value)?.into(),
-        Place::Word(take) => {
+        Field::Text(_) | Field::Path(_) => text(value)?.into(),
+        Field::Parsed(parse) => {
             let word = text(value)?;
-            take(&mut Config::default(), &word)?;
+            parse(&mut Config::default(), &word)?;
             word.into()
         }
-        Place::Texts(_) | Place::Paths(_) => {
+        Field::Texts(_) | Field::Paths(_) => {
             let text = text(value)?;
             let separator = [separator, ","].into_iter().find(|s| !s.is_empty() && text.contains(s));
             let words: Vec<&str> = separator.map_or(vec![text.as_str()], |separator| text.split(separator).collect());
-            // Nothing is an empty list, not a list of one empty text.
+            // An empty value is an empty list, not a list of one empty string.
             let words: Vec<&str> = words.into_iter().filter(|word| !word.trim().is_empty()).collect();
             if words.is_empty() && key.name == RUNTIMES {
                 return Err("one runtime at least must be named: every container starts by it".into());
@@ -92,8 +93,8 @@ fn value_of(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Va
     }))
 }
 
-/// The words that Go's `strconv.ParseBool` takes: what the toolkit's users may write.
-pub fn truth(word: &str) -> Option<bool> {
+/// Parses a boolean as Go's `strconv.ParseBool` does, and so as NVIDIA's toolkit does.
+pub fn parse_bool(word: &str) -> Option<bool> {
     match word {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -104,16 +105,16 @@ pub fn truth(word: &str) -> Option<bool> {
 fn document(text: &str) -> Result<DocumentMut, EditError> {
     text.parse::<DocumentMut>().map_err(|error| {
         let at = error.span().map_or(text.len(), |span| span.start);
-        EditError::Malformed { line: super::line_of(text, at), what: error.message().to_string() }
+        EditError::Malformed { line: super::line_of(text, at), message: error.message().to_string() }
     })
 }
 
-fn with(text: &str, key: &Key, value: Value) -> Result<String, EditError> {
+fn set_key(text: &str, key: &Key, value: Value) -> Result<String, EditError> {
     let mut document = document(text)?;
     let words: Vec<&str> = key.name.split('.').collect();
     let Some((word, tables)) = words.split_last() else { return Ok(text.to_string()) };
-    let there = words.iter().try_fold(document.as_item(), |item, word| item.get(word)).is_some();
-    if !there && let Some(text) = uncommented(text, tables, word, &value) {
+    let exists = words.iter().try_fold(document.as_item(), |item, word| item.get(word)).is_some();
+    if !exists && let Some(text) = replace_commented_line(text, tables, word, &value) {
         return Ok(text);
     }
     let mut table = document.as_item_mut();
@@ -129,7 +130,7 @@ fn with(text: &str, key: &Key, value: Value) -> Result<String, EditError> {
     let table = table.as_table_like_mut().ok_or_else(|| not_a_table(tables))?;
     match table.get_mut(word) {
         Some(item) => {
-            // What stands around the old value (a comment at the line's end) stays.
+            // Keeps the comment at the end of the line.
             let decor = item.as_value().map(|old| old.decor().clone());
             let mut value = value;
             if let Some(decor) = decor {
@@ -144,7 +145,7 @@ fn with(text: &str, key: &Key, value: Value) -> Result<String, EditError> {
     Ok(document.to_string())
 }
 
-fn without(text: &str, key: &Key) -> Result<String, EditError> {
+fn remove_key(text: &str, key: &Key) -> Result<String, EditError> {
     let mut document = document(text)?;
     if let Some((tables, word)) = key.name.rsplit_once('.') {
         let table = tables.split('.').try_fold(document.as_item_mut(), |item, word| item.get_mut(word));
@@ -156,14 +157,14 @@ fn without(text: &str, key: &Key) -> Result<String, EditError> {
 }
 
 fn not_a_table(words: &[&str]) -> EditError {
-    EditError::Malformed { line: 1, what: format!("{} is a value, not a table", words.join(".")) }
+    EditError::Malformed { line: 1, message: format!("{} is a value, not a table", words.join(".")) }
 }
 
-/// The text with the key's value in the place of the comment that showed the key, if its table has such a line.
-fn uncommented(text: &str, tables: &[&str], word: &str, value: &Value) -> Option<String> {
+/// Replaces the commented-out line of a key (`#key = …`) in its table; `None` if there is no such line.
+fn replace_commented_line(text: &str, tables: &[&str], word: &str, value: &Value) -> Option<String> {
     let mut table = String::new();
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_string).collect();
-    let place = lines.iter_mut().find(|line| {
+    let line = lines.iter_mut().find(|line| {
         let line = line.trim();
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
             table = name.trim().to_string();
@@ -171,10 +172,10 @@ fn uncommented(text: &str, tables: &[&str], word: &str, value: &Value) -> Option
         let shown = line.strip_prefix('#').and_then(|rest| rest.split_once('='));
         table == tables.join(".") && shown.is_some_and(|(name, _)| name.trim() == word)
     })?;
-    let end = if place.ends_with('\n') { "\n" } else { "" };
-    *place = format!("{word} = {}{end}", value.to_string().trim());
+    let end = if line.ends_with('\n') { "\n" } else { "" };
+    *line = format!("{word} = {}{end}", value.to_string().trim());
     let changed = lines.concat();
-    // The line could have stood in the middle of something: then it is not the place.
+    // The line may be part of a multi-line string: then the changed text does not have the key.
     let read = changed.parse::<DocumentMut>().ok()?;
     let item = tables.iter().chain([&word]).try_fold(read.as_item(), |item, word| item.get(word))?;
     let same = item.as_value()?.to_string().trim() == value.to_string().trim();

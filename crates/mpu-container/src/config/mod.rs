@@ -8,43 +8,42 @@
 pub mod edit;
 pub mod keys;
 mod settings;
-mod words;
+mod values;
 
 use crate::text_file;
-use keys::{KEYS, Place};
+use keys::{Field, KEYS};
 pub use settings::{Cli, Config, Features, Hook, Runtime};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, TableLike};
-pub use words::{CompatMode, LogLevel, Mode};
+pub use values::{CompatMode, LogLevel, Mode};
 
-/// A longer file is refused: every key with a long value is a hundredth of it.
-pub const LONGEST: u64 = 1 << 20;
+/// A larger file is refused. All keys with long values need about a hundredth of it.
+pub const MAX_FILE_SIZE: u64 = 1 << 20;
 
-/// Something in the file that has no effect. For the log.
+/// A part of the file that has no effect, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     pub line: usize,
-    pub what: String,
+    pub message: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     pub config: Config,
-    /// The file; none if there is none.
+    /// The file; `None` if it does not exist.
     pub path: Option<PathBuf>,
-    /// What in it has no effect.
     pub notes: Vec<Note>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is there and cannot be read, or must be there and is not.
+    /// The file exists but cannot be read, or is required but missing.
     #[error("cannot read {}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{}, line {line}: {what}", path.display())]
-    Malformed { path: PathBuf, line: usize, what: String },
+    #[error("{}, line {line}: {message}", path.display())]
+    Malformed { path: PathBuf, line: usize, message: String },
 }
 
 impl ConfigError {
@@ -56,17 +55,18 @@ impl ConfigError {
     }
 }
 
-/// Where the file is that an installer has put beside this executable, from there.
-pub const BESIDE: &str = ".config/nvidia-container-runtime/config.toml";
+/// The path of an installer's configuration, relative to the directory of the executable.
+pub const ADJACENT_CONFIG: &str = ".config/nvidia-container-runtime/config.toml";
 
-/// The file to read, and whether it must be there, by the variables of our own environment (never the container's).
-/// A file beside the executable counts before the host's.
+/// The file to read, and whether it must exist. `variable` reads our own environment (never the container's). A file beside the
+/// executable takes precedence over the host's.
 pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> (PathBuf, bool) {
     let set = |name| variable(name).filter(|value| !value.is_empty());
-    let beside = || Some(crate::executable::path().ok()?.parent()?.join(BESIDE)).filter(|path| path.exists());
+    let adjacent =
+        || Some(crate::executable::path().ok()?.parent()?.join(ADJACENT_CONFIG)).filter(|path| path.exists());
     match set("NVIDIA_CTK_CONFIG_FILE_PATH") {
         Some(path) => (path.into(), true),
-        None if beside().is_some() => (beside().unwrap_or_default(), false),
+        None if adjacent().is_some() => (adjacent().unwrap_or_default(), false),
         None => {
             let folder = set("XDG_CONFIG_HOME").map_or("/etc".into(), PathBuf::from);
             (folder.join("nvidia-container-runtime/config.toml"), false)
@@ -88,15 +88,15 @@ impl Config {
         }
     }
 
-    /// The configuration in a file that must be there.
+    /// Reads a file that must exist.
     pub fn at(path: &Path) -> Result<Loaded, ConfigError> {
         let text = read(path)?;
         let (config, notes) = Config::parse(&text, Config::of_host(Path::new("/")))
-            .map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })?;
+            .map_err(|(line, message)| ConfigError::Malformed { path: path.to_path_buf(), line, message })?;
         Ok(Loaded { config, path: Some(path.to_path_buf()), notes })
     }
 
-    /// The defaults on a host: SUSE's device nodes belong to the group `video`.
+    /// The defaults on a host. On SUSE, the device nodes belong to the group `video`.
     pub fn of_host(root: &Path) -> Config {
         let mut config = Config::default();
         let release = std::fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
@@ -117,18 +117,18 @@ impl Config {
         let Reader { config, notes, .. } = reader;
         let ldconfig = &config.cli.ldconfig;
         if !ldconfig.starts_with('@') && !config.features.allow_ldconfig_from_container {
-            let what = format!(
+            let message = format!(
                 "nvidia-container-cli.ldconfig value {ldconfig:?} is not host-relative (does not start with a '@'): \
                  only features.allow-ldconfig-from-container lets a container's own be run"
             );
             let item = document.get("nvidia-container-cli").and_then(|table| table.get("ldconfig"));
-            return Err((line_of(text, item.and_then(Item::span).map_or(0, |span| span.start)), what));
+            return Err((line_of(text, item.and_then(Item::span).map_or(0, |span| span.start)), message));
         }
         Ok((config, notes))
     }
 
-    /// The ldconfig to run, as the container CLI wants it; none if it is empty. Where a distribution has put a script in
-    /// the program's place (Ubuntu), the program beside it is meant.
+    /// The argument of the container CLI's `--ldconfig`; `None` if the setting is empty. Ubuntu's `ldconfig` is a script, so the program
+    /// `ldconfig.real` beside it is used.
     pub fn ldconfig(&self, host: &Path) -> Option<String> {
         let Some(path) = self.cli.ldconfig.strip_prefix('@') else {
             return (!self.cli.ldconfig.is_empty()).then(|| self.cli.ldconfig.clone());
@@ -153,14 +153,15 @@ impl Reader<'_> {
             let within = table.key(word).and_then(toml_edit::Key::span).or_else(|| item.span());
             let line = line_of(self.text, within.map_or(0, |span| span.start));
             if let Some(key) = keys::find(&name) {
-                self.value(key, item).map_err(|what| (line, format!("{name}: {what}")))?;
+                self.value(key, item).map_err(|message| (line, format!("{name}: {message}")))?;
                 continue;
             }
-            let holds_keys = KEYS.iter().any(|key| key.name.strip_prefix(&name).is_some_and(|l| l.starts_with('.')));
+            let is_table_of_keys =
+                KEYS.iter().any(|key| key.name.strip_prefix(&name).is_some_and(|l| l.starts_with('.')));
             match item.as_table_like() {
-                Some(inner) if holds_keys => self.table(inner, &name)?,
-                None if holds_keys => return Err((line, format!("{name} is a table, not a value"))),
-                _ => self.notes.push(Note { line, what: format!("unknown key {name}") }),
+                Some(inner) if is_table_of_keys => self.table(inner, &name)?,
+                None if is_table_of_keys => return Err((line, format!("{name} is a table, not a value"))),
+                _ => self.notes.push(Note { line, message: format!("unknown key {name}") }),
             }
         }
         Ok(())
@@ -168,15 +169,15 @@ impl Reader<'_> {
 
     fn value(&mut self, key: &keys::Key, item: &Item) -> Result<(), String> {
         let text = || item.as_str().ok_or("wants a text, in quotes");
-        match key.place {
-            Place::Switch(place) => *place(&mut self.config) = item.as_bool().ok_or("wants true or false")?,
-            Place::Text(place) => *place(&mut self.config) = text()?.to_string(),
-            Place::Path(place) => {
-                *place(&mut self.config) = Some(text()?).filter(|path| !path.is_empty()).map(PathBuf::from);
+        match key.field {
+            Field::Bool(field) => *field(&mut self.config) = item.as_bool().ok_or("wants true or false")?,
+            Field::Text(field) => *field(&mut self.config) = text()?.to_string(),
+            Field::Path(field) => {
+                *field(&mut self.config) = Some(text()?).filter(|path| !path.is_empty()).map(PathBuf::from);
             }
-            Place::Word(take) => take(&mut self.config, text()?)?,
-            Place::Texts(place) => *place(&mut self.config) = list(item)?,
-            Place::Paths(place) => *place(&mut self.config) = list(item)?.into_iter().map(PathBuf::from).collect(),
+            Field::Parsed(parse) => parse(&mut self.config, text()?)?,
+            Field::Texts(field) => *field(&mut self.config) = list(item)?,
+            Field::Paths(field) => *field(&mut self.config) = list(item)?.into_iter().map(PathBuf::from).collect(),
         }
         Ok(())
     }
@@ -188,7 +189,7 @@ fn list(item: &Item) -> Result<Vec<String>, String> {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    text_file::read(path, LONGEST).map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })
+    text_file::read(path, MAX_FILE_SIZE).map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })
 }
 
 fn line_of(text: &str, at: usize) -> usize {

@@ -2,29 +2,29 @@
 
 use mpu_seccomp::Notify;
 
-use super::words::{CompatMode, LogLevel, Mode};
+use super::values::{CompatMode, LogLevel, Mode};
 use crate::capability::Capabilities;
 use std::path::PathBuf;
 
-/// All settings, with defaults filled in. An empty path or text in the file means none.
+/// All settings, with defaults filled in. An empty path or string in the file means `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub disable_require: bool,
-    /// Names of variables, separated by commas, that ask for devices before `NVIDIA_VISIBLE_DEVICES` does.
+    /// Names of variables, separated by commas, that take precedence over `NVIDIA_VISIBLE_DEVICES`.
     pub swarm_resource: String,
-    /// Whether a container without `CAP_SYS_ADMIN` may ask for devices by its environment.
+    /// Whether a container without `CAP_SYS_ADMIN` may request devices by its environment.
     pub envvar_when_unprivileged: bool,
-    /// Whether mounts below `/var/run/nvidia-container-devices` ask for devices.
+    /// Whether mounts below `/var/run/nvidia-container-devices` request devices.
     pub devices_as_volume_mounts: bool,
     pub supported_driver_capabilities: Capabilities,
     pub cli: Cli,
     pub runtime: Runtime,
     pub hook: Hook,
-    /// Where `nvidia-ctk` is, for hooks that are written into specs: a path, or a name to look for.
+    /// `nvidia-ctk` for hooks in specs: a path, or a name to look up.
     pub ctk_path: String,
-    /// `[mpu]`: what NVIDIA's toolkit has not, MPU's notify engine.
+    /// `[mpu]`: MPU's notify engine. NVIDIA's toolkit has no such table.
     pub notify: Notify,
-    /// Whether an image's own declarations can refuse it in the CDI modes, too.
+    /// Whether an image's declared capabilities and conditions are applied in the CDI modes, too.
     pub strict_requests: bool,
     /// Whether the program may set GPU memory requests in cgroups above a container's.
     pub raise_memory_requests: bool,
@@ -44,7 +44,7 @@ pub struct Cli {
     pub load_kmods: bool,
     pub no_pivot: bool,
     pub no_cgroups: bool,
-    /// `user[:group]` to ask the driver as.
+    /// `user[:group]` with whose rights the driver is queried.
     pub user: String,
     /// The ldconfig to run: `@` and a path on the host, or a path in the container if [`Features`] allows it.
     pub ldconfig: String,
@@ -55,40 +55,40 @@ pub struct Cli {
 pub struct Runtime {
     pub debug: Option<PathBuf>,
     pub log_level: LogLevel,
-    /// The low-level runtimes to look for, by name or path; the first that is there is used.
+    /// The low-level runtimes, by name or path; the first one that exists is used.
     pub runtimes: Vec<String>,
     /// How a GPU gets into a container.
     pub mode: Mode,
     /// Mode `csv`: the directory with the lists.
     pub csv_mount_spec_path: Option<PathBuf>,
-    /// Mode `csv`: where a container's CUDA compatibility libraries lie.
+    /// Mode `csv`: the container's directory of CUDA compatibility libraries.
     pub csv_compat_container_root: Option<PathBuf>,
     /// Mode `cdi`: the directories with CDI files; a later one overrides an earlier.
     pub cdi_spec_dirs: Vec<PathBuf>,
-    /// Mode `cdi`: the `vendor/class` of a device that is named without.
+    /// Mode `cdi`: the `vendor/class` of a device whose name has none.
     pub cdi_default_kind: String,
-    /// Mode `cdi`: annotations that begin so ask for devices.
+    /// Mode `cdi`: prefixes of annotations that request devices.
     pub cdi_annotation_prefixes: Vec<String>,
     /// Mode `jit-cdi`: feature flags of the generator.
     pub jit_cdi_feature_flags: Vec<String>,
     pub jit_cdi_disable_hooks: Vec<String>,
-    /// Mode `legacy`: how CUDA's compatibility libraries are found; none for a word that no release knows.
+    /// Mode `legacy`: how CUDA's compatibility libraries are found; `None` for an unknown value.
     pub cuda_compat_mode: Option<CompatMode>,
 }
 
 /// `[nvidia-container-runtime-hook]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
-    /// The hook: a path, or a name to look for.
+    /// The hook: a path, or a name to look up.
     pub path: String,
-    /// Do not refuse to run in modes that have no hook.
+    /// Lets the hook run in modes that have no hook.
     pub skip_mode_detection: bool,
 }
 
 /// `[features]`: all are off unless switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// CUDA's compatibility libraries of the container may hide the driver's.
+    /// The container's CUDA compatibility libraries may hide the driver's libraries.
     pub allow_cuda_compat_libs_from_container: bool,
     pub allow_ldconfig_from_container: bool,
     /// Accepted and without effect: unknown fields of a spec are always kept.

@@ -7,18 +7,18 @@ fn read(text: &str) -> Config {
     Config::parse(text, Config::default()).expect("sound").0
 }
 
-fn wrong(text: &str) -> (usize, String) {
+fn parse_error(text: &str) -> (usize, String) {
     Config::parse(text, Config::default()).expect_err("malformed")
 }
 
 #[test]
-fn tables_defaults_are_the_codes() {
+fn key_defaults_equal_config_defaults() {
     let mut text = String::new();
     for key in KEYS {
         writeln!(text, "{} = {}", key.name, key.default).expect("a string");
     }
     assert_eq!(Config::parse(&text, Config::default()), Ok((Config::default(), Vec::new())));
-    // And every row's place is its own: a value that is not the default changes something, and something else each.
+    // Every key sets a field of its own: each value that is not the default gives another configuration.
     let mut seen: Vec<Config> = vec![Config::default()];
     for key in KEYS {
         let value = match (key.default, key.name.rsplit_once('.').map_or(key.name, |(_, word)| word)) {
@@ -77,7 +77,7 @@ fn unknown_keys_are_noted_with_their_line() {
     let text = "from-the-future = 1\n[nvidia-container-cli]\nroot = ''\nnew = [1]\n[another.table]\nx = 1\n";
     let (config, notes) = Config::parse(text, Config::default()).expect("sound");
     assert_eq!(config, Config::default());
-    let notes: Vec<_> = notes.iter().map(|note| (note.line, note.what.as_str())).collect();
+    let notes: Vec<_> = notes.iter().map(|note| (note.line, note.message.as_str())).collect();
     let new =
         [(1, "unknown key from-the-future"), (4, "unknown key nvidia-container-cli.new"), (5, "unknown key another")];
     assert_eq!(notes, new);
@@ -102,8 +102,8 @@ fn errors_name_the_line() {
         ("[nvidia-container-cli]\nroot = \"/x\n", 2, ""),
         ("a = 1\nb", 2, ""),
     ] {
-        let (at, what) = wrong(text);
-        assert!(at == line && what.contains(part), "{text:?}: line {at}: {what}");
+        let (at, message) = parse_error(text);
+        assert!(at == line && message.contains(part), "{text:?}: line {at}: {message}");
     }
     assert_eq!(
         read("features.allow-ldconfig-from-container = true\nnvidia-container-cli.ldconfig = '/l'").cli.ldconfig,
@@ -136,7 +136,7 @@ fn oversized_config_file_is_error() {
 }
 
 #[test]
-fn hosts_differ() {
+fn defaults_depend_on_distribution() {
     let host = tempfile::tempdir().expect("a folder");
     std::fs::create_dir_all(host.path().join("etc")).expect("made");
     std::fs::create_dir_all(host.path().join("sbin")).expect("made");
@@ -165,7 +165,7 @@ mod edits {
     }
 
     #[test]
-    fn change_leaves_rest_as_it_is() {
+    fn edit_keeps_other_lines() {
         let changed = |set: &str, from: &str, to: &str| {
             assert_eq!(edited(FILE, &[set]).expect(set), FILE.replace(from, to), "{set}");
         };
@@ -233,12 +233,12 @@ mod edits {
     }
 
     #[test]
-    fn one_word_may_hold_several_changes() {
+    fn commas_separate_several_changes() {
         let text =
             edited("", &["disable-require,nvidia-container-runtime.mode=cdi,nvidia-container-cli.no-cgroups=true"]);
         let config = read(&text.expect("set"));
         assert!(config.disable_require && config.cli.no_cgroups && config.runtime.mode == Mode::Cdi);
-        // Commas also stand between the elements of a list, which a key ends.
+        // Commas also separate the elements of a list. A key name ends the list.
         let lists =
             "nvidia-container-cli.environment=A=1,B=2,nvidia-container-runtime.runtimes=crun,runc,disable-require";
         let config = read(&edited("", &[lists]).expect("set"));
@@ -250,7 +250,7 @@ mod edits {
 }
 
 #[test]
-fn examples_of_page_can_be_set() {
+fn config_page_examples_can_be_set() {
     let page = include_str!("../../../../docs/container/config.md");
     let examples = page.lines().filter_map(|line| line.split_once("--set ")).filter(|(_, set)| !set.starts_with("KEY"));
     let sets: Vec<String> =

@@ -1,13 +1,12 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
-use super::context::{Context, Failure, put};
+use super::context::{Context, Failure, write_spec};
 use super::generate::Generate;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{Registry, registry, validate};
 use crate::chain::chain_without_repeats;
-use crate::engines::command::given;
-use crate::engines::command::path;
+use crate::engines::command::{non_empty, path_parser};
 use clap::{Args, Subcommand};
 use mpu_os::file::read_all;
 use std::path::PathBuf;
@@ -49,10 +48,10 @@ impl List {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let registry = Registry::read(&self.spec_dir);
         for failure in registry.failures() {
-            crate::output::say(format!("nvidia-ctk: warning: {}", chain_without_repeats(failure)));
+            crate::output::eprint_line(format!("nvidia-ctk: warning: {}", chain_without_repeats(failure)));
         }
         for conflict in registry.conflicts() {
-            crate::output::say(format!("nvidia-ctk: warning: {conflict}"));
+            crate::output::eprint_line(format!("nvidia-ctk: warning: {conflict}"));
         }
         let names: String = registry.devices().map(|name| format!("{name}\n")).collect();
         crate::output::print(&names)?;
@@ -72,16 +71,16 @@ pub(super) enum Transform {
   nvidia-ctk cdi transform root --input=a.yaml --output=b.yaml --from=/run/nvidia/driver --to=/")]
 pub(super) struct Root {
     /// The root of the paths to change
-    #[arg(long, value_parser = path(), value_name = "DIR", default_value = "/")]
+    #[arg(long, value_parser = path_parser(), value_name = "DIR", default_value = "/")]
     from: PathBuf,
     /// The new root
-    #[arg(long, value_parser = path(), value_name = "DIR", default_value = "/")]
+    #[arg(long, value_parser = path_parser(), value_name = "DIR", default_value = "/")]
     to: PathBuf,
     /// The file to read; - is standard input
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
     /// The file to write; standard output if none
-    #[arg(long, value_parser = path(), value_name = "FILE")]
+    #[arg(long, value_parser = path_parser(), value_name = "FILE")]
     output: Option<PathBuf>,
     /// Which paths change
     #[arg(long, default_value = "host")]
@@ -94,18 +93,18 @@ struct Unreadable(PathBuf, #[source] file::ReadError);
 
 impl Root {
     fn run(&self) -> Result<(), Failure> {
-        let output = given(&self.output);
+        let output = non_empty(&self.output);
         let mut spec = match self.input.to_str() {
-            // JSON is YAML.
+            // The YAML parser also reads JSON.
             Some("-") => file::parse(
-                &read_all(std::io::stdin().lock(), file::LARGEST).map_err(file::ReadError::from)?,
+                &read_all(std::io::stdin().lock(), file::MAX_SIZE).map_err(file::ReadError::from)?,
                 Format::Yaml,
             )?,
             _ => file::read(&self.input).map_err(|error| Unreadable(self.input.clone(), error))?,
         };
-        transform::root(&mut spec, &self.from, &self.to, self.relative_to);
+        transform::change_root(&mut spec, &self.from, &self.to, self.relative_to);
         validate::check(&spec)?;
-        put(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;
+        write_spec(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;
         Ok(())
     }
 }

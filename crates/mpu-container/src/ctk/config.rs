@@ -63,7 +63,7 @@ impl Config {
     pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
         let default = || keys::default_text(&config::Config::of_host(Path::new("/")));
         if let Some(Verb::Default { output }) = &self.verb {
-            return put(&default(), output.as_deref());
+            return write_text(&default(), output.as_deref());
         }
         let path = match self.config_file.as_ref().or(context.config.as_ref()) {
             Some(path) => path.clone(),
@@ -71,18 +71,18 @@ impl Config {
         };
         let output = if self.in_place { Some(path.as_path()) } else { self.output.as_deref() };
         let output = output.filter(|path| !path.as_os_str().is_empty());
-        // From before it is read: of two that change it at once, the second would take back what the first did.
+        // Locked before the read: otherwise, of two concurrent changes, the second would undo the first.
         let _lock = output.map(Lock::of).transpose()?;
-        let text = match text_file::read(&path, config::LONGEST) {
+        let text = match text_file::read(&path, config::MAX_FILE_SIZE) {
             Err(error) if error.kind() == ErrorKind::NotFound => default(),
             read => read.map_err(|source| Inaccessible { path: path.clone(), verb: "read", source })?,
         };
         let changed = edit::set(&text, &self.set, &self.set_list_separator)?;
-        put(&changed, output)
+        write_text(&changed, output)
     }
 }
 
-fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
+fn write_text(text: &str, output: Option<&Path>) -> Result<(), Failure> {
     match output.filter(|path| !path.as_os_str().is_empty()) {
         Some(path) => Ok(text_file::save(path, text).map_err(|source| Inaccessible {
             path: path.into(),

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(super) struct Context {
     /// Accepted for scripts; it has no effect
-    #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = truth(), hide = true, global = true)]
+    #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = env_switch(), hide = true, global = true)]
     debug: bool,
     /// Print errors only
-    #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = truth(), global = true)]
+    #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = env_switch(), global = true)]
     quiet: bool,
     /// The runtime's configuration [default: /etc/nvidia-container-runtime/config.toml]
     #[arg(long, env = "NVIDIA_CTK_CONFIG", value_name = "FILE")]
@@ -24,7 +24,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
-            crate::output::say(format!("nvidia-ctk: {text}"));
+            crate::output::eprint_line(format!("nvidia-ctk: {text}"));
         }
     }
 }
@@ -32,20 +32,20 @@ impl Context {
 /// A verb's error; printed with its causes on one line.
 pub(super) type Failure = Box<dyn Error>;
 
-/// A flag's variable: anything but a word for no is yes, as scripts set them.
-pub(super) fn truth() -> clap::builder::FalseyValueParser {
+/// Parses a switch's environment variable as scripts set it: everything except a false value means true.
+pub(super) fn env_switch() -> clap::builder::FalseyValueParser {
     clap::builder::FalseyValueParser::new()
 }
 
-/// The first of these variables of our own environment that is set to something.
-pub(super) fn variable(names: &[&str]) -> Option<OsString> {
+/// The first of these environment variables that is set and not empty.
+pub(super) fn first_set(names: &[&str]) -> Option<OsString> {
     names.iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
-/// Writes a spec to a file, or to standard output. A file's name gets the format's ending if it has none of a CDI file,
-/// for engines would not look at it.
-pub(super) fn put(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
-    let text = file::text(spec, format);
+/// Writes a spec to a file or to standard output. Appends the format's extension to a file name without `.json` or `.yaml`: engines read
+/// only such files.
+pub(super) fn write_spec(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
+    let text = file::serialize(spec, format);
     let Some(path) = output else {
         crate::output::print(&text)?;
         return Ok(None);

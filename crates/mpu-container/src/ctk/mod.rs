@@ -28,16 +28,16 @@ use std::process::ExitCode;
 pub use nodes::NodeError;
 
 pub const PROGRAM: Program = Program {
-    own: "ctk",
-    nvidia: &["nvidia-ctk"],
+    name: "ctk",
+    nvidia_names: &["nvidia-ctk"],
     about: "makes and lists CDI files, writes config.toml, adds the runtime to engines",
     run: main,
     command: Some(Ctk::command),
 };
 
 pub const CDI: Program = Program {
-    own: "cdi",
-    nvidia: &[],
+    name: "cdi",
+    nvidia_names: &[],
     about: "makes, lists and changes CDI files: short for ctk cdi",
     run: cdi_main,
     command: None,
@@ -94,14 +94,14 @@ enum Runtime {
 }
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
-    // Its name stands in usage lines, however it was called.
+    // Usage lines always show NVIDIA's name.
     let arguments = [OsString::from("nvidia-ctk")].into_iter().chain(arguments.into_iter().skip(1));
     let ctk = match Ctk::try_parse_from(arguments) {
         Ok(ctk) => ctk,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"));
+            return output::print_page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"));
         }
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     let context = &ctk.context;
     let done = match ctk.verb {
@@ -117,7 +117,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::say(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
+            output::eprint_line(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
             ExitCode::FAILURE
         }
     }

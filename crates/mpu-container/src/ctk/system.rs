@@ -1,6 +1,6 @@
 //! `nvidia-ctk system`.
 
-use super::context::{Context, Failure, truth, variable};
+use super::context::{Context, Failure, env_switch, first_set};
 use super::{links, nodes};
 use crate::driver::DriverRoot;
 use clap::{ArgAction, Args, Subcommand};
@@ -41,20 +41,26 @@ pub(super) struct Nodes {
     #[arg(long)]
     load_kernel_modules: bool,
     /// Print what would be done, and do nothing
-    #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "DRY_RUN", value_parser = env_switch(), action = ArgAction::SetTrue)]
     dry_run: bool,
 }
 
 impl Nodes {
     fn run(&self, context: &Context) -> Result<(), Failure> {
-        let root = given(&self.root, &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
-        let devices = given(&self.dev_root, &["NVIDIA_DEV_ROOT", "DEV_ROOT"]).unwrap_or_else(|| root.clone());
+        let root =
+            path_or_variable(&self.root, &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
+        let devices =
+            path_or_variable(&self.dev_root, &["NVIDIA_DEV_ROOT", "DEV_ROOT"]).unwrap_or_else(|| root.clone());
         let mut note = |line: String| context.note(line);
         if self.load_kernel_modules {
             nodes::load_modules(&root, self.dry_run, &mut note)?;
         }
         if self.control_devices {
-            nodes::make_control(&DriverRoot { devices, ..DriverRoot::at(&root, None) }, self.dry_run, &mut note)?;
+            nodes::create_control_nodes(
+                &DriverRoot { devices, ..DriverRoot::at(&root, None) },
+                self.dry_run,
+                &mut note,
+            )?;
         }
         if !self.load_kernel_modules && !self.control_devices {
             context.note("nothing was asked for: --control-devices makes nodes, --load-kernel-modules loads modules");
@@ -74,26 +80,27 @@ pub(super) struct Links {
     #[arg(long, value_name = "DIR")]
     driver_root: Option<PathBuf>,
     /// Also link nodes that do not exist yet: those of future MIG devices
-    #[arg(long, env = "CREATE_ALL", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "CREATE_ALL", value_parser = env_switch(), action = ArgAction::SetTrue)]
     create_all: bool,
     /// With --create-all: make the control nodes first
-    #[arg(long, env = "CREATE_DEVICE_NODES", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "CREATE_DEVICE_NODES", value_parser = env_switch(), action = ArgAction::SetTrue)]
     create_device_nodes: bool,
     /// With --create-all: load the driver's modules first
-    #[arg(long, env = "LOAD_KERNEL_MODULES", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "LOAD_KERNEL_MODULES", value_parser = env_switch(), action = ArgAction::SetTrue)]
     load_kernel_modules: bool,
     /// Print what would be done, and do nothing
-    #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "DRY_RUN", value_parser = env_switch(), action = ArgAction::SetTrue)]
     dry_run: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make {}", .0.display())]
-struct NoLink(PathBuf, #[source] std::io::Error);
+struct LinkError(PathBuf, #[source] std::io::Error);
 
 impl Links {
     fn run(&self, context: &Context) -> Result<(), Failure> {
-        let files = given(&self.driver_root, &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
+        let files =
+            path_or_variable(&self.driver_root, &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
         let mut note = |line: String| context.note(line);
         if self.create_all && self.load_kernel_modules {
             nodes::load_modules(&files, self.dry_run, &mut note)?;
@@ -103,17 +110,17 @@ impl Links {
         }
         let root = DriverRoot::at(&files, None);
         if self.create_all && self.create_device_nodes {
-            nodes::make_control(&root, self.dry_run, &mut note)?;
+            nodes::create_control_nodes(&root, self.dry_run, &mut note)?;
         }
         let links = match self.create_all {
-            true => links::of_all(&root, &self.dev_char_path)?,
-            false => links::of_existing(&root, &self.dev_char_path),
+            true => links::all_links(&root, &self.dev_char_path)?,
+            false => links::links_to_existing_nodes(&root, &self.dev_char_path),
         };
         if links.is_empty() {
             context.note(format_args!("there are no NVIDIA device nodes below {}", root.devices.join("dev").display()));
         }
         for link in &links {
-            if links::make(link, self.dry_run).map_err(|error| NoLink(link.0.clone(), error))? {
+            if links::make(link, self.dry_run).map_err(|error| LinkError(link.0.clone(), error))? {
                 context.note(format_args!("{} -> {}", link.0.display(), link.1.display()));
             }
         }
@@ -121,7 +128,7 @@ impl Links {
     }
 }
 
-fn given(flag: &Option<PathBuf>, variables: &[&str]) -> Option<PathBuf> {
+fn path_or_variable(flag: &Option<PathBuf>, variables: &[&str]) -> Option<PathBuf> {
     let set = flag.clone().filter(|path| path != Path::new(""));
-    set.or_else(|| variable(variables).map(PathBuf::from))
+    set.or_else(|| first_set(variables).map(PathBuf::from))
 }

@@ -15,7 +15,7 @@ fn host() -> Host {
     Host::with_gpu(&["libcuda"])
 }
 
-fn text(path: &Path) -> &str {
+fn path_text(path: &Path) -> &str {
     path.to_str().expect("a path of characters")
 }
 
@@ -28,15 +28,15 @@ fn the_command_line_is_well_formed() {
 fn error_reason_is_printed_once() {
     #[derive(Debug, thiserror::Error)]
     #[error("outer: inner")]
-    struct Told(#[source] std::io::Error);
-    assert_eq!(chain_without_repeats(&Told(std::io::Error::other("inner"))), "outer: inner");
+    struct RepeatedSource(#[source] std::io::Error);
+    assert_eq!(chain_without_repeats(&RepeatedSource(std::io::Error::other("inner"))), "outer: inner");
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
-    struct Untold(#[source] std::io::Error);
-    assert_eq!(chain_without_repeats(&Untold(std::io::Error::other("inner"))), "outer: inner");
+    struct SeparateSource(#[source] std::io::Error);
+    assert_eq!(chain_without_repeats(&SeparateSource(std::io::Error::other("inner"))), "outer: inner");
 }
 
-/// As configuration management does that sets each key by a command of its own.
+/// Configuration management may set each key by a separate command.
 #[test]
 fn concurrent_config_changes_are_all_kept() {
     const SETS: [(&str, &str); 6] = [
@@ -48,28 +48,29 @@ fn concurrent_config_changes_are_all_kept() {
         ("accept-nvidia-visible-devices-as-volume-mounts", "accept-nvidia-visible-devices-as-volume-mounts = true"),
     ];
     for _ in 0..10 {
-        let there = tempfile::tempdir().expect("a folder");
-        let (file, link) = (there.path().join("config.toml"), there.path().join("link.toml"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, link) = (folder.path().join("config.toml"), folder.path().join("link.toml"));
         std::os::unix::fs::symlink("config.toml", &link).expect("a link");
         std::thread::scope(|scope| {
             for (at, (set, _)) in SETS.iter().enumerate() {
                 let file = if at % 2 == 0 { &file } else { &link };
-                scope.spawn(move || assert_eq!(ctk(&["config", "-c", text(file), "-i", "--set", set]), 0, "{set}"));
+                scope
+                    .spawn(move || assert_eq!(ctk(&["config", "-c", path_text(file), "-i", "--set", set]), 0, "{set}"));
             }
         });
         let all = fs::read_to_string(&file).expect("a file");
         let lost: Vec<_> = SETS.iter().filter(|(_, line)| !all.lines().any(|it| it.trim() == *line)).collect();
         assert!(lost.is_empty(), "{lost:?} of {all}");
-        assert_eq!(fs::read_dir(there.path()).expect("read").count(), 2, "no lock is left");
+        assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 2, "no lock is left");
     }
 }
 
 #[test]
 fn concurrent_runtime_configures_are_all_kept() {
     for (engine, name) in [("docker", "etc/daemon.json"), ("containerd", "etc/config.toml")] {
-        let there = tempfile::tempdir().expect("a folder");
-        let file = there.path().join(name);
-        let configure = ["runtime", "configure", "--runtime", engine, "--config", text(&file)];
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(name);
+        let configure = ["runtime", "configure", "--runtime", engine, "--config", path_text(&file)];
         std::thread::scope(|scope| {
             for name in ["one", "two", "three", "four", "five", "six"] {
                 scope.spawn(move || {
@@ -83,38 +84,38 @@ fn concurrent_runtime_configures_are_all_kept() {
             ["one", "two", "three", "four", "five", "six"].into_iter().filter(|name| !all.contains(name)).collect();
         assert!(lost.is_empty(), "{lost:?} of {all}");
     }
-    let there = tempfile::tempdir().expect("a folder");
-    let file = there.path().join("none/daemon.json");
-    assert_eq!(ctk(&["runtime", "configure", "--runtime=docker", "--remove", "--config", text(&file)]), 0);
-    assert!(!there.path().join("none").exists(), "nothing was changed");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("none/daemon.json");
+    assert_eq!(ctk(&["runtime", "configure", "--runtime=docker", "--remove", "--config", path_text(&file)]), 0);
+    assert!(!folder.path().join("none").exists(), "nothing was changed");
 }
 
 #[test]
-fn flags_of_program_may_stand_behind_verb() {
-    let there = tempfile::tempdir().expect("a folder");
-    let file = there.path().join("config.toml");
+fn global_flags_are_accepted_after_verb() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.toml");
     for words in [&["config", "default", "--debug", "--output"][..], &["config", "-d", "--quiet", "-c"]] {
-        assert_eq!(ctk(&[words, &[text(&file)]].concat()), 0, "{words:?}");
+        assert_eq!(ctk(&[words, &[path_text(&file)]].concat()), 0, "{words:?}");
     }
-    assert_eq!(ctk(&["cdi", "list", "--debug", "--spec-dir", text(there.path())]), 0);
+    assert_eq!(ctk(&["cdi", "list", "--debug", "--spec-dir", path_text(folder.path())]), 0);
     let host = host();
-    let broken = there.path().join("broken.toml");
+    let broken = folder.path().join("broken.toml");
     fs::write(&broken, "x = [").expect("written");
     let output = host.path().join("x.yaml");
-    assert_eq!(ctk(&["cdi", "generate", "--output", text(&output), "--config", text(&broken)]), 1);
-    let root = ["cdi", "generate", "--driver-root", text(host.path()), "--output", text(&output)];
-    assert_eq!(ctk(&[&root[..], &["--debug", "--config", text(&file)]].concat()), 0);
+    assert_eq!(ctk(&["cdi", "generate", "--output", path_text(&output), "--config", path_text(&broken)]), 1);
+    let root = ["cdi", "generate", "--driver-root", path_text(host.path()), "--output", path_text(&output)];
+    assert_eq!(ctk(&[&root[..], &["--debug", "--config", path_text(&file)]].concat()), 0);
 }
 
-/// Its first file can be named, too, and what is read after it is beside it.
+/// `--config` may name the first file; Podman reads later files beside it.
 #[test]
-fn podman_first_file_is_judged_with_later_ones() {
-    let there = tempfile::tempdir().expect("a folder");
-    let file = |name: &str| there.path().join(name);
+fn podman_config_is_checked_against_later_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name);
     fs::create_dir(file("containers.conf.d")).expect("made");
     fs::write(file("containers.conf.d/50-site.conf"), "[engine]\nruntime = \"crun\"\n").expect("written");
     let configure = |config: &Path| {
-        let config = text(config).to_string();
+        let config = path_text(config).to_string();
         let program = "--nvidia-runtime-path=/bin/true";
         ctk(&["runtime", "configure", "--runtime=podman", "--set-as-default", program, "--config", &config])
     };
@@ -130,7 +131,7 @@ fn podman_first_file_is_judged_with_later_ones() {
 #[test]
 fn control_nodes_are_made_and_linked() {
     let host = host();
-    let root = text(host.path());
+    let root = path_text(host.path());
     if let Err(error) = node(&host.path().join("probe"), 0o600, 1, 3) {
         return eprintln!("skipped: device nodes cannot be made here: {error}");
     }
@@ -142,11 +143,11 @@ fn control_nodes_are_made_and_linked() {
     assert_eq!((uvm.rdev(), uvm.mode() & 0o777), (rustix::fs::makedev(510, 1), 0o666));
 
     let links = host.path().join("char");
-    let make = ["system", "create-dev-char-symlinks", "--driver-root", root, "--dev-char-path", text(&links)];
+    let make = ["system", "create-dev-char-symlinks", "--driver-root", root, "--dev-char-path", path_text(&links)];
     assert_eq!(ctk(&make), 0);
     let read = |name: &str| fs::read_link(links.join(name)).ok();
     assert_eq!(read("195:255"), Some(host.path().join("dev/nvidiactl")));
-    // One that leads to the device is left.
+    // An existing link to the device is not changed.
     fs::remove_file(links.join("510:0")).expect("a link");
     std::os::unix::fs::symlink("../dev/nvidia-uvm", links.join("510:0")).expect("a link");
     assert_eq!(ctk(&make), 0);

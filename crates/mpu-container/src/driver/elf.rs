@@ -10,28 +10,28 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-pub(super) struct Shared {
+pub(super) struct SharedLibrary {
     /// `DT_SONAME`.
     pub(super) soname: Option<String>,
     pub(super) abi: Abi,
 }
 
-/// Whether a file is a program or library for some machine, and not a script.
-pub(super) fn is(path: &Path) -> bool {
+/// Whether a file is an ELF file, not a script.
+pub(super) fn is_elf(path: &Path) -> bool {
     let mut magic = [0; 4];
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == elf::ELFMAG
 }
 
-pub(super) fn read(path: &Path) -> Option<Shared> {
+pub(super) fn read(path: &Path) -> Option<SharedLibrary> {
     let file = ReadCache::new(File::open(path).ok()?);
     match file.read_bytes_at(0, 5).ok()? {
-        [0x7f, b'E', b'L', b'F', elf::ELFCLASS64] => shared::<elf::FileHeader64<Endianness>, _>(&file),
-        [0x7f, b'E', b'L', b'F', elf::ELFCLASS32] => shared::<elf::FileHeader32<Endianness>, _>(&file),
+        [0x7f, b'E', b'L', b'F', elf::ELFCLASS64] => parse::<elf::FileHeader64<Endianness>, _>(&file),
+        [0x7f, b'E', b'L', b'F', elf::ELFCLASS32] => parse::<elf::FileHeader32<Endianness>, _>(&file),
         _ => None,
     }
 }
 
-fn shared<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(file: R) -> Option<Shared> {
+fn parse<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(file: R) -> Option<SharedLibrary> {
     let header = H::parse(file).ok()?;
     let endian = header.endian().ok()?;
     if header.e_type(endian) != elf::ET_DYN {
@@ -53,15 +53,15 @@ fn shared<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(file: R) -> Op
     let soname = value(elf::DT_SONAME).zip(value(elf::DT_STRTAB)).and_then(|(offset, table)| {
         let address = table.checked_add(offset)?;
         let loads = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD);
-        let mut places = loads.filter_map(|segment| {
+        let mut ranges = loads.filter_map(|segment| {
             let within = address.checked_sub(segment.p_vaddr(endian).into())?;
             let (start, size) = segment.file_range(endian);
             (within < size).then_some(start.checked_add(within)?..start.checked_add(size)?)
         });
-        let name = file.read_bytes_at_until(places.next()?, 0).ok()?;
+        let name = file.read_bytes_at_until(ranges.next()?, 0).ok()?;
         std::str::from_utf8(name).ok().map(str::to_owned)
     });
-    Some(Shared { soname, abi })
+    Some(SharedLibrary { soname, abi })
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c_library_says_its_name() {
+    fn c_library_has_soname() {
         let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
         let known = super::super::ldcache::entries(&cache).unwrap_or_default();
         let Some(libc) = known.iter().find(|entry| entry.name == "libc.so.6" && entry.abi != Abi::Other) else {

@@ -12,7 +12,7 @@ pub enum DriverError {
     NotLoaded { path: PathBuf },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A file of the driver does not say what it says in every known release.
+    /// A file of the driver lacks a field that every known release has.
     #[error("{} does not name {missing}; this driver's release is not supported", path.display())]
     Unreadable { path: PathBuf, missing: &'static str },
     #[error(

@@ -1,14 +1,14 @@
 //! Facts for an image's conditions: brand, architecture, CUDA version.
 //!
 //! Source: NVIDIA's CUDA release notes, "CUDA toolkit and corresponding driver versions", and "CUDA Version" in
-//! nvidia-smi; `ctrl2080mc.h` of the open kernel modules for chips, the CUDA programming guide for their compute
-//! capability; the words for brands as NVIDIA's CUDA images write them.
+//! nvidia-smi. Chips: `ctrl2080mc.h` of the open kernel modules. Compute capabilities: CUDA programming guide. Brand names:
+//! NVIDIA's CUDA images.
 
 use super::{Driver, Gpu};
-use crate::require::{Known, Version};
+use crate::require::{Facts, Version};
 use mpu_rm::Client;
 
-/// What a model's name has, and the brand that means; the first that fits.
+/// Parts of a model's name and their brands. The first match counts.
 const BRANDS: &[(&str, &str)] = &[
     ("titan", "Titan"),
     ("geforce", "GeForce"),
@@ -21,7 +21,7 @@ const BRANDS: &[(&str, &str)] = &[
     ("nvidia", "Nvidia"),
 ];
 
-/// A chip's architecture, its implementations (an empty list: all), and their compute capability.
+/// A chip's architecture, its implementations (an empty list means all), and their compute capability.
 type Chip = (u32, &'static [u32], (u32, u32));
 
 const CHIPS: &[Chip] = &[
@@ -44,7 +44,7 @@ const CHIPS: &[Chip] = &[
     (0x1b0, &[0xb], (12, 1)),
 ];
 
-/// From which branch on a driver has which CUDA. Debian's `libcuda1` says the same of 390, 418, 470, 535, 550 and 555.
+/// The first driver branch of each CUDA version. Debian's `libcuda1` agrees for 390, 418, 470, 535, 550 and 555.
 const CUDA: &[(u32, (u32, u32))] = &[
     (367, (8, 0)),
     (384, (9, 0)),
@@ -78,37 +78,37 @@ const CUDA: &[(u32, (u32, u32))] = &[
 ];
 
 impl Driver {
-    /// What is known of the driver, for an image's conditions.
-    pub fn known(&self) -> Known {
+    /// The driver's facts for an image's conditions.
+    pub fn facts(&self) -> Facts {
         let cuda = self.cuda_version().map(Version::from);
-        Known { cuda, driver: Version::parse(&self.version), ..Known::default() }
+        Facts { cuda, driver: Version::parse(&self.version), ..Facts::default() }
     }
 
-    /// The same, and what is known of one of its GPUs. Starts a GPU that is not started.
-    pub fn known_of(&self, gpu: &Gpu) -> Known {
+    /// The facts of the driver and one of its GPUs. Initializes the GPU if the driver has not yet.
+    pub fn gpu_facts(&self, gpu: &Gpu) -> Facts {
         let chip = self.client(gpu).as_ref().and_then(Client::chip);
         let arch = chip.and_then(compute_capability).map(Version::from);
-        Known { arch, brand: Some(brand(&gpu.model).to_owned()), ..self.known() }
+        Facts { arch, brand: Some(brand(&gpu.model).to_owned()), ..self.facts() }
     }
 
-    /// The newest CUDA version that this driver supports, as (13, 0). No file has it in a form that can be read without running the
-    /// driver, so it is looked up by the branch. A branch newer than the table supports at least the newest known version.
+    /// The newest CUDA version that this driver supports, such as (13, 0). No file contains it, so it is looked up by the driver's branch. A
+    /// branch newer than the table supports at least the newest listed version.
     pub fn cuda_version(&self) -> Option<(u32, u32)> {
         let branch: u32 = self.version.split('.').next()?.parse().ok()?;
         CUDA.iter().rev().find(|(from, _)| *from <= branch).map(|(_, version)| *version)
     }
 }
 
-/// The brand in NVIDIA's word: `Tesla`, `GeForce`, `Nvidia` …; `Unknown` where the model's name does not say.
+/// NVIDIA's name of the brand, such as `Tesla`, `GeForce`, `Nvidia`; or `Unknown`.
 fn brand(model: &str) -> &'static str {
     let model = model.to_ascii_lowercase();
     BRANDS.iter().find(|(word, _)| model.contains(word)).map_or("Unknown", |(_, brand)| *brand)
 }
 
-/// The compute capability, as (9, 0); none if the chip is unknown.
+/// The compute capability, such as (9, 0). None if the chip is unknown.
 fn compute_capability((architecture, implementation): (u32, u32)) -> Option<(u32, u32)> {
-    let fits = |chip: &&Chip| chip.0 == architecture && (chip.1.is_empty() || chip.1.contains(&implementation));
-    CHIPS.iter().find(fits).map(|chip| chip.2)
+    let matches = |chip: &&Chip| chip.0 == architecture && (chip.1.is_empty() || chip.1.contains(&implementation));
+    CHIPS.iter().find(matches).map(|chip| chip.2)
 }
 
 #[cfg(test)]
@@ -160,12 +160,12 @@ mod tests {
     }
 
     #[test]
-    fn silent_driver_leaves_facts_out() {
+    fn unresponsive_driver_gives_no_architecture() {
         let host = Host::with_gpu(&[]);
         host.write("dev/nvidia0", "");
         host.write("dev/nvidiactl", "");
         let driver = Driver::find(&host.root()).expect("a driver");
-        let known = driver.known_of(&driver.gpus[0]);
-        assert_eq!((known.arch, known.brand.as_deref()), (None, Some("Nvidia")));
+        let facts = driver.gpu_facts(&driver.gpus[0]);
+        assert_eq!((facts.arch, facts.brand.as_deref()), (None, Some("Nvidia")));
     }
 }

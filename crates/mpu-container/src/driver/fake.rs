@@ -1,6 +1,6 @@
-//! A fake host with a driver in a folder, for the tests of this crate: its `/proc`, `/sys` and `/dev` are text files.
+//! A fake host with a driver, for tests: its `/proc`, `/sys` and `/dev` are text files in a folder.
 //!
-//! The nodes are plain files. Tests that need real ones run as root and are in `tests/`.
+//! Its nodes are plain files.
 
 use super::DriverRoot;
 pub(crate) use super::fake_library::library;
@@ -9,17 +9,17 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// The release of most made-up drivers.
+/// The release of most fake drivers.
 pub(crate) const RELEASE: &str = "580.159.04";
 
-/// Where a 64-bit Debian has its libraries.
+/// The library folder of a 64-bit Debian.
 pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 pub(crate) fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, 0o600.into(), 0).expect("a pipe");
 }
 
-/// Makes a character device, which is root's alone to do.
+/// Creates a character device. Needs root.
 pub(crate) fn node(path: &Path, mode: u32, major: u32, minor: u32) -> rustix::io::Result<()> {
     mknodat(CWD, path, FileType::CharacterDevice, mode.into(), makedev(major, minor))?;
     chmodat(CWD, path, mode.into(), AtFlags::empty())
@@ -88,6 +88,6 @@ impl Host {
 
     pub(crate) fn root(&self) -> DriverRoot {
         let path = self.path().to_path_buf();
-        DriverRoot { files: path.clone(), devices: path.clone(), facts: path }
+        DriverRoot { files: path.clone(), devices: path.clone(), kernel_files: path }
     }
 }

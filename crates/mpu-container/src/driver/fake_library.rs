@@ -1,6 +1,6 @@
 //! Builds a minimal shared library for tests, without a compiler.
 
-/// A shared library that holds nothing but its name: header, one loaded segment, one dynamic segment.
+/// A shared library with nothing but a soname: header, one loaded segment, one dynamic segment.
 pub fn library(soname: &str, wide: bool) -> Vec<u8> {
     let (header, segment, word) = if wide { (64usize, 56usize, 8usize) } else { (52, 32, 4) };
     let dynamic = header + 2 * segment;

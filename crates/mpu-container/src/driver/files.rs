@@ -15,27 +15,27 @@ pub struct Files {
     pub libraries: Vec<Library>,
     pub programs: Vec<File>,
     pub firmware: Vec<File>,
-    /// Sockets and pipes of the driver's daemons; only those that are there.
+    /// Existing sockets and pipes of the driver's daemons.
     pub sockets: Vec<File>,
-    /// Other files: Vulkan's and EGL's descriptions, OptiX's data, X's configuration.
+    /// Other files: Vulkan's and EGL's manifests, OptiX's data, X's configuration.
     pub data: Vec<File>,
     pub links: Vec<Link>,
 }
 
 impl Files {
-    /// The same without what only desktops need: descriptions and data, and the libraries and links that come by them.
+    /// Removes files that only desktops need: manifests and data, and their libraries and links.
     #[must_use]
     pub fn without_desktop(mut self) -> Files {
-        let draws = |with: &[Capability]| with.contains(&Capability::Display);
+        let is_for_display = |with: &[Capability]| with.contains(&Capability::Display);
         self.data.clear();
         self.libraries.retain(|library| {
             let name = library.file.container.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let row = tables::LIBRARIES.iter().find(|row| stem(name) == Some(row.stem));
-            !row.is_some_and(|row| row.suffix == Suffix::Own && draws(row.with))
+            !row.is_some_and(|row| row.suffix == Suffix::Own && is_for_display(row.with))
         });
         self.links.retain(|link| {
             let row = tables::LINKS.iter().find(|row| link.path.ends_with(row.link));
-            !row.is_some_and(|row| draws(row.with))
+            !row.is_some_and(|row| is_for_display(row.with))
         });
         self
     }
@@ -43,9 +43,9 @@ impl Files {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Library {
-    /// The file, as `…/libcuda.so.580.159.04`.
+    /// `…/libcuda.so.580.159.04`.
     pub file: File,
-    /// Its `DT_SONAME`, as `libcuda.so.1`.
+    /// Its `DT_SONAME`: `libcuda.so.1`.
     pub soname: String,
     pub compat32: bool,
 }
@@ -53,7 +53,7 @@ pub struct Library {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link {
     pub path: PathBuf,
-    /// What it points to: a file's name, or an absolute path in the container.
+    /// A file name, or an absolute path in the container.
     pub target: PathBuf,
 }
 
@@ -66,7 +66,7 @@ impl Driver {
         self.files_by_cache(capabilities, None)
     }
 
-    /// The same, by another list of the linker if one is named: a path below the driver's root.
+    /// The same with another linker cache: a path below the driver's root.
     pub fn files_by_cache(&self, capabilities: Capabilities, cache: Option<&Path>) -> Result<Files, DriverError> {
         if capabilities == Capabilities::NONE {
             return Ok(Files::default());
@@ -79,25 +79,25 @@ impl Driver {
         if found.is_empty() {
             return Err(DriverError::NoLibraries { root: self.root.files.clone(), version: self.version.clone() });
         }
-        let libraries: Vec<Library> = found.into_iter().filter(|library| search.wants_library(library)).collect();
+        let libraries: Vec<Library> = found.into_iter().filter(|library| search.is_selected_library(library)).collect();
         let xorg = search.xorg(&folders);
         let mut files = Files {
             programs: search.programs(),
             firmware: self.firmware(&search),
             sockets: search.sockets(),
             links: search.links(&libraries, &xorg),
-            data: search.rows(tables::DATA, tables::DATA_FOLDERS, "usr/share"),
+            data: search.table_files(tables::DATA, tables::DATA_FOLDERS, "usr/share"),
             libraries,
         };
-        files.data.extend(search.rows(tables::OPENCL, tables::DATA_FOLDERS, "etc"));
-        files.data.extend(search.rows(tables::VULKAN, &[tables::DATA_FOLDERS, &["."]].concat(), "etc"));
+        files.data.extend(search.table_files(tables::OPENCL, tables::DATA_FOLDERS, "etc"));
+        files.data.extend(search.table_files(tables::VULKAN, &[tables::DATA_FOLDERS, &["."]].concat(), "etc"));
         files.data.extend(xorg);
         Ok(files)
     }
 
     fn firmware(&self, search: &Search<'_>) -> Vec<File> {
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-        let own = self.root.facts.join("sys/module/firmware_class/parameters/path");
+        let own = self.root.kernel_files.join("sys/module/firmware_class/parameters/path");
         let own = std::fs::read_to_string(own).unwrap_or_default();
         let own = own.trim().trim_start_matches('/');
         let usual = tables::FIRMWARE_FOLDERS.iter().map(|folder| folder.replace("KERNEL", &kernel));
@@ -123,12 +123,12 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn any(&self, with: &[Capability]) -> bool {
+    fn is_selected(&self, with: &[Capability]) -> bool {
         with.iter().any(|one| self.capabilities.has(*one))
     }
 
-    /// The folders that hold libraries of the driver: those that the linker's list leads to, or else the usual ones;
-    /// each with its subfolders behind it.
+    /// Folders with the driver's libraries: those in the linker's cache, or else the usual ones. Each is followed by its
+    /// subfolders.
     fn library_folders(&self, cache: &Path) -> Vec<PathBuf> {
         let mut folders: Vec<PathBuf> = Vec::new();
         let add = |folders: &mut Vec<PathBuf>, folder: PathBuf| {
@@ -136,13 +136,13 @@ impl Search<'_> {
                 folders.push(folder);
             }
         };
-        for path in self.cached(cache) {
+        for path in self.cached_paths(cache) {
             let real = self.root_dir.resolve(&path).filter(|real| is_release(real, self.version));
             if let Some(folder) = real.as_deref().and_then(Path::parent) {
                 add(&mut folders, folder.to_path_buf());
             }
         }
-        // A cache without the driver's main library is older than the driver.
+        // A cache without the driver's main library is out of date.
         if !folders.iter().any(|folder| self.has_main_library(folder)) {
             let usual = tables::LIBRARY_FOLDERS.iter().filter_map(|folder| self.root_dir.resolve(Path::new(folder)));
             usual.for_each(|folder| add(&mut folders, folder));
@@ -156,38 +156,38 @@ impl Search<'_> {
     }
 
     fn has_main_library(&self, folder: &Path) -> bool {
-        let there = |stem| self.root_dir.resolve(&folder.join(format!("{stem}.so.{}", self.version))).is_some();
-        there("libcuda") || there("libnvidia-ml")
+        let exists = |stem| self.root_dir.resolve(&folder.join(format!("{stem}.so.{}", self.version))).is_some();
+        exists("libcuda") || exists("libnvidia-ml")
     }
 
-    /// The paths in the linker's list that may be the driver's. A list that is missing or broken has none.
-    fn cached(&self, cache: &Path) -> Vec<PathBuf> {
+    /// Paths of the driver's libraries in the linker's cache. A missing or malformed cache has none.
+    fn cached_paths(&self, cache: &Path) -> Vec<PathBuf> {
         let Some(path) = self.root_dir.resolve(cache) else { return Vec::new() };
         let path = self.root_dir.host(&path);
-        let bytes = file::read_bounded(&path, ldcache::MOST_BYTES, Links::Followed).unwrap_or_default();
+        let bytes = file::read_bounded(&path, ldcache::MAX_BYTES, Links::Followed).unwrap_or_default();
         let entries = ldcache::entries(&bytes).unwrap_or_default();
         let mut entries: Vec<_> = entries.into_iter().filter(|entry| entry.abi != Abi::Other).collect();
         entries
             .retain(|entry| stem(entry.name).is_some_and(|stem| tables::LIBRARIES.iter().any(|row| row.stem == stem)));
-        // Stable: within a width, the linker's own order.
+        // The sort is stable: the linker's order stays within 64-bit and within 32-bit libraries.
         entries.sort_by_key(|entry| is_compat32(entry.abi));
         entries.iter().map(|entry| PathBuf::from(entry.path)).collect()
     }
 
-    /// Every library of the driver in these folders, the first of each name and width.
+    /// Every library of the driver in these folders: the first of each name, 64-bit and 32-bit.
     fn libraries(&self, folders: &[PathBuf]) -> Vec<Library> {
         let mut found: Vec<Library> = Vec::new();
         for folder in folders {
             let Some((folder, names)) = self.root_dir.names(folder) else { continue };
             for name in names.iter().filter(|name| self.is_of_driver(name)) {
                 let Some(file) = self.root_dir.file(&folder.join(name)) else { continue };
-                // A link to a file of another name is that file's own entry.
+                // Skip a link to a file of another name: that file has its own entry.
                 if file.container.file_name().is_none_or(|real| real != name.as_str()) {
                     continue;
                 }
                 let Some(elf) = elf::read(&file.host) else { continue };
                 let compat32 = is_compat32(elf.abi);
-                let same = |known: &Library| known.compat32 == compat32 && known.file.container.ends_with(name);
+                let same = |other: &Library| other.compat32 == compat32 && other.file.container.ends_with(name);
                 if elf.abi == Abi::Other || found.iter().any(same) {
                     continue;
                 }
@@ -200,25 +200,25 @@ impl Search<'_> {
 
     fn is_of_driver(&self, name: &str) -> bool {
         let Some((stem, suffix)) = name.split_once(".so.") else { return false };
-        // Releases have had three digits before the first dot since 100; numbers of a library's own have one.
+        // A driver's release has three digits before the first dot since release 100. A library's own version has fewer.
         let own = suffix.split('.').next().is_some_and(|first| first.len() <= 2 && first.parse::<u8>().is_ok());
         suffix == self.version
             || (own && tables::LIBRARIES.iter().any(|row| row.suffix == Suffix::Own && row.stem == stem))
     }
 
-    fn wants_library(&self, library: &Library) -> bool {
+    fn is_selected_library(&self, library: &Library) -> bool {
         if library.compat32 && !self.capabilities.has(Capability::Compat32) {
             return false;
         }
         let name = library.file.container.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         match tables::LIBRARIES.iter().find(|row| stem(name) == Some(row.stem)) {
-            Some(row) => self.any(row.with),
+            Some(row) => self.is_selected(row.with),
             None => self.capabilities.and(Capabilities::WHOLE) == Capabilities::WHOLE,
         }
     }
 
-    fn rows(&self, rows: &[FileRow], folders: &[&str], container: &str) -> Vec<File> {
-        let selected_rows = rows.iter().filter(|row| self.any(row.with));
+    fn table_files(&self, rows: &[FileRow], folders: &[&str], container: &str) -> Vec<File> {
+        let selected_rows = rows.iter().filter(|row| self.is_selected(row.with));
         let find = |row: &FileRow| {
             let name = row.name.replace("VERSION", self.version);
             let mut file =
@@ -232,12 +232,12 @@ impl Search<'_> {
     }
 
     fn programs(&self) -> Vec<File> {
-        let selected_rows = tables::PROGRAMS.iter().filter(|row| self.any(row.with));
+        let selected_rows = tables::PROGRAMS.iter().filter(|row| self.is_selected(row.with));
         let find = |row: &FileRow| {
             let usual = tables::PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(row.name));
             let found: Vec<File> = usual.filter_map(|path| self.root_dir.file_as_named(&path)).collect();
-            // A script of that name starts the program from where it is on this host, which is nowhere in a container.
-            let program = found.iter().find(|file| elf::is(&file.host)).or(found.first()).cloned();
+            // A wrapper script would start the program by a path that the container lacks.
+            let program = found.iter().find(|file| elf::is_elf(&file.host)).or(found.first()).cloned();
             program.or_else(|| {
                 let file = self.root_dir.file(&Path::new(tables::DEBIANS_PROGRAM_FOLDER).join(row.name))?;
                 Some(File { container: Path::new("/usr/bin").join(row.name), ..file })
@@ -247,7 +247,7 @@ impl Search<'_> {
     }
 
     fn sockets(&self) -> Vec<File> {
-        let selected_rows = tables::SOCKETS.iter().filter(|row| self.any(row.with));
+        let selected_rows = tables::SOCKETS.iter().filter(|row| self.is_selected(row.with));
         selected_rows.filter_map(|row| self.root_dir.file(Path::new(row.name))).collect()
     }
 
@@ -256,13 +256,13 @@ impl Search<'_> {
         let bases = bases.chain(["usr/lib".to_owned(), "usr/lib64".to_owned()]);
         let all: Vec<String> =
             bases.flat_map(|base| tables::XORG_FOLDERS.iter().map(move |folder| format!("{base}/{folder}"))).collect();
-        self.rows(tables::XORG, &all.iter().map(String::as_str).collect::<Vec<_>>(), "")
+        self.table_files(tables::XORG, &all.iter().map(String::as_str).collect::<Vec<_>>(), "")
     }
 
     fn links(&self, libraries: &[Library], xorg: &[File]) -> Vec<Link> {
         let files = || libraries.iter().map(|library| &library.file).chain(xorg);
         let mut links = Vec::new();
-        for row in tables::LINKS.iter().filter(|row| self.any(row.with)) {
+        for row in tables::LINKS.iter().filter(|row| self.is_selected(row.with)) {
             let name = format!("{}.so.{}", row.library, self.version);
             let found = files().filter(|file| file.container.ends_with(&name));
             links.extend(found.filter_map(|file| {

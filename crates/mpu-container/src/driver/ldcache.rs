@@ -2,8 +2,8 @@
 //!
 //! Source: glibc, `sysdeps/generic/dl-cache.h` (the format) and `ldconfig.h` (the flags).
 
-/// How much of a file is looked at: more than a hundred times what a full desktop system has.
-pub const MOST_BYTES: u64 = 16 << 20;
+/// Limit of a cache's size: more than a hundred times that of a full desktop system.
+pub const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Abi {
@@ -16,24 +16,24 @@ pub enum Abi {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The name that programs ask for, as `libcuda.so.1`.
+    /// The soname: `libcuda.so.1`.
     pub name: &'a str,
-    /// The file, by an absolute path.
+    /// The absolute path of the file.
     pub path: &'a str,
     pub abi: Abi,
 }
 
-const OLD: &[u8] = b"ld.so-1.7.0";
+const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
 const OLD_HEADER: usize = 16;
 const OLD_ENTRY: usize = 12;
-const NEW: &[u8] = b"glibc-ld.so.cache1.1";
+const NEW_MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const NEW_HEADER: usize = 48;
 const NEW_ENTRY: usize = 24;
 const ENDIAN_MASK: u8 = 3;
 const ENDIAN_HERE: u8 = if cfg!(target_endian = "little") { 2 } else { 3 };
 
-/// The entries of a cache, in the order in which the dynamic linker would meet them. None if it does not begin as one, has only the format
-/// of before glibc 2.2, has the other byte order, or ends before its list does.
+/// The entries of a cache, in the order of the dynamic linker. None if it is not a cache, has only the format from before glibc 2.2, has
+/// the other byte order, or is truncated.
 pub fn entries(file: &[u8]) -> Option<Vec<Entry<'_>>> {
     let new = new_part(file)?;
     let count = word(new, 20)? as usize;
@@ -50,20 +50,20 @@ pub fn entries(file: &[u8]) -> Option<Vec<Entry<'_>>> {
     Some(table.chunks_exact(NEW_ENTRY).filter_map(read).collect())
 }
 
-/// The part of the file in the new format: all of it, or what follows the old format's list.
+/// The part in the new format: the whole file, or the part after the old format's list.
 fn new_part(file: &[u8]) -> Option<&[u8]> {
-    if file.starts_with(NEW) {
+    if file.starts_with(NEW_MAGIC) {
         return Some(file);
     }
-    if !file.starts_with(OLD) {
+    if !file.starts_with(OLD_MAGIC) {
         return None;
     }
-    let count = word(file, OLD.len() + 1)? as usize;
+    let count = word(file, OLD_MAGIC.len() + 1)? as usize;
     let end = count.checked_mul(OLD_ENTRY).and_then(|size| size.checked_add(OLD_HEADER))?;
-    // The new header is aligned as its 64-bit fields are: to 8 bytes, by a 32-bit ldconfig to 4.
+    // The new header has 64-bit fields. It is aligned to 8 bytes, by a 32-bit ldconfig to 4.
     let starts = [end.checked_next_multiple_of(8), Some(end)].into_iter().flatten();
     let mut parts = starts.filter_map(|start| file.get(start..));
-    parts.find(|part| part.starts_with(NEW))
+    parts.find(|part| part.starts_with(NEW_MAGIC))
 }
 
 fn abi(flags: u32) -> Abi {
@@ -81,8 +81,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The string at an offset from the header. One that is longer than a path can be is none: thousands of entries could
-/// point to one that is as long as the file.
+/// The string at an offset from the header. None if it is longer than a path: thousands of entries could point to one
+/// string as long as the file.
 fn string(new: &[u8], at: u32) -> Option<&str> {
     const LONGEST_PATH: usize = 4096;
     let rest = new.get(at as usize..)?;
@@ -91,7 +91,7 @@ fn string(new: &[u8], at: u32) -> Option<&str> {
 }
 
 #[cfg(test)]
-pub(crate) fn written(entries: &[(&str, &str, u32)], old_entries: Option<u32>) -> Vec<u8> {
+pub(crate) fn build_cache(entries: &[(&str, &str, u32)], old_entries: Option<u32>) -> Vec<u8> {
     let mut strings = Vec::new();
     let mut table = Vec::new();
     let base = NEW_HEADER + entries.len() * NEW_ENTRY;
@@ -109,12 +109,12 @@ pub(crate) fn written(entries: &[(&str, &str, u32)], old_entries: Option<u32>) -
     }
     let mut file = Vec::new();
     if let Some(count) = old_entries {
-        file.extend_from_slice(OLD);
+        file.extend_from_slice(OLD_MAGIC);
         file.push(0);
         file.extend_from_slice(&count.to_ne_bytes());
         file.resize((OLD_HEADER + count as usize * OLD_ENTRY).next_multiple_of(8), 0);
     }
-    file.extend_from_slice(NEW);
+    file.extend_from_slice(NEW_MAGIC);
     file.extend_from_slice(&(entries.len() as u32).to_ne_bytes());
     file.extend_from_slice(&(strings.len() as u32).to_ne_bytes());
     file.extend_from_slice(&[ENDIAN_HERE, 0, 0, 0]);
@@ -132,9 +132,9 @@ mod tests {
         &[("libcuda.so.1", "/usr/lib64/libcuda.so.1", 0x0303), ("libcuda.so.1", "/usr/lib/libcuda.so.1", 0x0003)];
 
     #[test]
-    fn both_places_of_new_format_are_read() {
+    fn new_format_is_read_alone_and_after_old() {
         for old_entries in [None, Some(0), Some(3), Some(4)] {
-            let file = written(TWO, old_entries);
+            let file = build_cache(TWO, old_entries);
             let found = entries(&file).expect("a cache");
             assert_eq!(
                 found.iter().map(|entry| (entry.name, entry.path)).collect::<Vec<_>>(),
@@ -158,19 +158,19 @@ mod tests {
     fn invalid_caches_are_errors() {
         assert_eq!(entries(b""), None);
         assert_eq!(entries(b"\x7fELF"), None);
-        assert_eq!(entries(OLD), None);
-        assert_eq!(entries(&[OLD, &[0; 64]].concat()), None);
-        let mut other = written(TWO, None);
+        assert_eq!(entries(OLD_MAGIC), None);
+        assert_eq!(entries(&[OLD_MAGIC, &[0; 64]].concat()), None);
+        let mut other = build_cache(TWO, None);
         other[28] ^= 1;
         assert_eq!(entries(&other), None);
-        let mut huge = written(TWO, None);
+        let mut huge = build_cache(TWO, None);
         huge[20..24].fill(0xff);
         assert_eq!(entries(&huge), None);
     }
 
     #[test]
     fn corrupted_input_never_panics() {
-        let file = written(TWO, Some(3));
+        let file = build_cache(TWO, Some(3));
         for end in 0..file.len() {
             let _ = entries(&file[..end]);
         }
@@ -185,10 +185,10 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>, at in 0usize..200, old_entries: Option<u8>) {
+        fn any_bytes_never_panic(bytes: Vec<u8>, at in 0usize..200, old_entries: Option<u8>) {
             let _ = entries(&bytes);
-            // Behind a right beginning the bytes get further.
-            let mut file = written(TWO, old_entries.map(u32::from));
+            // After a valid header, more code reads the bytes.
+            let mut file = build_cache(TWO, old_entries.map(u32::from));
             file.truncate(file.len().min(at + 28));
             file.extend_from_slice(&bytes);
             let _ = entries(&file);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn entry_pointing_outside_is_skipped() {
-        let mut file = written(TWO, None);
+        let mut file = build_cache(TWO, None);
         file[NEW_HEADER + 8..NEW_HEADER + 12].fill(0xff);
         let found = entries(&file).expect("a cache");
         assert_eq!(found.len(), 1);

@@ -1,12 +1,12 @@
-//! Limits of the GPU memory that a cgroup may use.
+//! Limits a cgroup's GPU memory.
 //!
-//! | the driver counts | a limit is |
+//! | accounting | limit |
 //! |---|---|
-//! | by the kernel's controller `dmem` (Linux 6.14) | in the cgroup's own files, `dmem.max` and `dmem.min` |
-//! | by itself, in the cgroups of the controller `misc` | in the driver, set by a control |
+//! | the kernel's controller `dmem` (Linux 6.14) | the cgroup's files `dmem.max` and `dmem.min` |
+//! | the driver, by cgroups of the controller `misc` | in the driver, set by an RM control |
 //!
-//! Sums in the `dmem.min` of cgroups above are raised where that is allowed. A value there that is not the one we wrote
-//! last is the administrator's: it is neither raised nor lowered.
+//! The `dmem.min` of each cgroup above is raised to the sum of its children, where that is allowed. A value that we did not write
+//! is the administrator's and stays unchanged.
 //!
 //! Source: NVIDIA, "MPS v3 Memory Partitioning" (what limits mean, sums in ancestors); open kernel modules 615:
 //! `ctrl0000unix.h`, `memacct.c`, `os.c` (the region's name), `os-interface.c` (which cgroup of a process counts);
@@ -26,7 +26,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a cgroup may use of a GPU's memory, in bytes.
+/// Limits of a GPU's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// Protected from reclaim by others.
@@ -36,7 +36,7 @@ pub struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// The number that stands for no limit.
+    /// No limit.
     pub const NONE: u64 = u64::MAX;
 }
 
@@ -49,7 +49,7 @@ pub enum LimitError {
     #[error("a MIG device's memory is what its profile says and cannot be limited")]
     Mig,
     #[error("this host has cgroups of version 1, and only those of version 2 can limit GPU memory")]
-    Old,
+    CgroupV1,
     #[error("cannot read where the cgroup of the container's process is")]
     Process(#[source] io::Error),
     #[error("the container's process is in no cgroup that is mounted here")]
@@ -57,13 +57,13 @@ pub enum LimitError {
     #[error("the container has no cgroup of its own: a limit would hold for {} and all else in it", .0.display())]
     Shared(PathBuf),
     #[error("the driver does not answer for GPU {0}: its device nodes are missing or may not be opened")]
-    Silent(String),
+    NoResponse(String),
     #[error("driver {0} cannot limit GPU memory: releases from 615 on can")]
-    Release(String),
+    UnsupportedRelease(String),
     #[error(
         "the driver does not count memory: RmMemacctMode=0 is set, or the kernel has neither cgroup controller dmem nor misc"
     )]
-    Off,
+    AccountingOff,
     #[error("the cgroup {} has no controller {controller}: add +{controller} to cgroup.subtree_control of every cgroup above it", cgroup.display())]
     Controller { cgroup: PathBuf, controller: &'static str },
     #[error("cannot use {}", path.display())]
@@ -71,73 +71,74 @@ pub enum LimitError {
     #[error("another container's start has held {} for too long: find it with `fuser -v {}`", .0.display(), .0.display())]
     Busy(PathBuf),
     #[error("{requested} bytes are asked for, and the GPU has {capacity}")]
-    TooMuch { requested: u64, capacity: u64 },
+    ExceedsCapacity { requested: u64, capacity: u64 },
     #[error("the driver refuses the limit")]
     Refused(#[source] RmError),
     #[error("the driver accepted the limit and enforces another one")]
-    NotHeld,
+    NotEnforced,
 }
 
 impl Driver {
-    /// Limits a cgroup. With `raise`, also raises the protection of the cgroups above it, up to which its own is effective.
+    /// Limits a cgroup. With `raise`, also raises the protection of the cgroups above it: theirs bounds its own.
     pub fn limit_memory(&self, gpu: &Gpu, cgroup: &Path, limits: MemoryLimits, raise: bool) -> Result<(), LimitError> {
-        let client = self.client(gpu).ok_or_else(|| LimitError::Silent(gpu.uuid.clone()))?;
+        let client = self.client(gpu).ok_or_else(|| LimitError::NoResponse(gpu.uuid.clone()))?;
         match client.memory_backend() {
-            None => Err(LimitError::Release(self.version.clone())),
-            Some(MemoryBackend::None) => Err(LimitError::Off),
+            None => Err(LimitError::UnsupportedRelease(self.version.clone())),
+            Some(MemoryBackend::None) => Err(LimitError::AccountingOff),
             Some(MemoryBackend::Dmem) => {
-                has(cgroup, "dmem")?;
-                limit(&region(gpu), cgroup, limits, raise.then_some(Path::new(RECORDS)))
+                require_controller(cgroup, "dmem")?;
+                write_limits(&region(gpu), cgroup, limits, raise.then_some(Path::new(RECORDS)))
             }
             Some(MemoryBackend::Driver) => {
                 // The driver counts a process in the nearest cgroup that has the controller: a limit below has no effect.
-                has(cgroup, "misc")?;
-                let folder = File::open(cgroup).map_err(unusable(cgroup))?;
+                require_controller(cgroup, "misc")?;
+                let folder = File::open(cgroup).map_err(file_error(cgroup))?;
                 client.set_memory_limits(folder.as_fd(), [limits.soft, limits.hard]).map_err(LimitError::Refused)?;
                 match client.memory_limits(folder.as_fd()) {
                     Some(current) if current == [limits.soft, limits.hard] => Ok(()),
-                    _ => Err(LimitError::NotHeld),
+                    _ => Err(LimitError::NotEnforced),
                 }
             }
         }
     }
 }
 
-/// The name by which the kernel knows the GPU's memory.
+/// The kernel's name of the GPU's memory region.
 fn region(gpu: &Gpu) -> String {
     format!("nvidia/{}/vidmem", gpu.bus)
 }
 
-fn has(cgroup: &Path, controller: &'static str) -> Result<(), LimitError> {
+fn require_controller(cgroup: &Path, controller: &'static str) -> Result<(), LimitError> {
     match cgroup.join(format!("{controller}.max")).exists() {
         true => Ok(()),
         false => Err(LimitError::Controller { cgroup: cgroup.to_path_buf(), controller }),
     }
 }
 
-/// The folder of the values that we last wrote in cgroups above containers'.
+/// Records the values that we wrote in cgroups above containers.
 const RECORDS: &str = "/run/mpu-container/dmem";
-/// Limit of the wait for other containers' starts: each makes a few writes.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// From here on the kernel may show a value as `max`: the limit of its counters, with the largest pages that there are.
-const ENDLESS: u64 = i64::MAX as u64 / (64 << 10);
+/// Timeout for the lock. Each start of a container makes a few writes.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The kernel may show values from here on as `max`: the limit of its counters with the largest page size (64 KiB).
+const SHOWN_AS_MAX: u64 = i64::MAX as u64 / (64 << 10);
 
 /// Writes the limits of a cgroup. With a folder for records, also raises the cgroups above it.
-fn limit(region: &str, cgroup: &Path, limits: MemoryLimits, records: Option<&Path>) -> Result<(), LimitError> {
-    // The file is in the topmost cgroup alone.
-    let capacity = cgroup.ancestors().find_map(|folder| read(&folder.join("dmem.capacity"), region).ok().flatten());
+fn write_limits(region: &str, cgroup: &Path, limits: MemoryLimits, records: Option<&Path>) -> Result<(), LimitError> {
+    // Only the root cgroup has this file.
+    let capacity =
+        cgroup.ancestors().find_map(|folder| read_value(&folder.join("dmem.capacity"), region).ok().flatten());
     let requested = [limits.soft, limits.hard].into_iter().filter(|value| *value != MemoryLimits::NONE).max();
     if let (Some(requested), Some(capacity)) = (requested, capacity)
         && requested > capacity
     {
-        return Err(LimitError::TooMuch { requested, capacity });
+        return Err(LimitError::ExceedsCapacity { requested, capacity });
     }
     for (file, value) in [("dmem.max", limits.hard), ("dmem.min", limits.soft)] {
-        set(&cgroup.join(file), region, value)?;
+        write_value(&cgroup.join(file), region, value)?;
     }
     let Some(records) = records.filter(|_| limits.soft > 0) else { return Ok(()) };
-    match raise(region, cgroup, records, capacity.unwrap_or(u64::MAX)) {
-        // Not ours to write: a user's own engine, or a cgroup that was delegated to it, ends here.
+    match raise_ancestors(region, cgroup, records, capacity.unwrap_or(u64::MAX)) {
+        // A rootless engine, or one in a delegated cgroup, may not write further up.
         Err(LimitError::File { source, .. })
             if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
         {
@@ -147,71 +148,71 @@ fn limit(region: &str, cgroup: &Path, limits: MemoryLimits, records: Option<&Pat
     }
 }
 
-/// Raises the value of each cgroup above to the sum of its children. Ends at a value that the administrator set.
-fn raise(region: &str, cgroup: &Path, records: &Path, capacity: u64) -> Result<(), LimitError> {
-    let _lock = lock(records, PATIENCE)?;
+/// Raises the value of each cgroup above to the sum of its children. Stops at a value of the administrator.
+fn raise_ancestors(region: &str, cgroup: &Path, records: &Path, capacity: u64) -> Result<(), LimitError> {
+    let _lock = lock_records(records, LOCK_TIMEOUT)?;
     let values = records.join("values.json");
     let mut ours: BTreeMap<String, BTreeMap<String, [u64; 2]>> =
         fs::read(&values).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     for folder in cgroup.ancestors().skip(1).take_while(|folder| folder.join("dmem.min").exists()) {
         let file = folder.join("dmem.min");
-        let there = read(&file, region).map_err(unusable(&file))?.unwrap_or(0);
+        let current = read_value(&file, region).map_err(file_error(&file))?.unwrap_or(0);
         let of_folder = ours.entry(folder.display().to_string()).or_default();
-        if there != 0 && !of_folder.get(region).is_some_and(|values| values.contains(&there)) {
+        if current != 0 && !of_folder.get(region).is_some_and(|values| values.contains(&current)) {
             break;
         }
         let sum = sum_of_children(region, folder, capacity)?;
-        // Both, so that the value is known for ours whenever this ends.
-        of_folder.insert(region.to_string(), [there, sum]);
-        // Each pod has a new name. Only beside the cgroup of the starting container are all cgroups visible.
+        // Record the old and the new value: the value is recognized as ours even if we are interrupted.
+        of_folder.insert(region.to_string(), [current, sum]);
+        // Remove records of deleted pods. Only siblings of the starting container's cgroups are sure to be visible.
         ours.retain(|path, _| {
             let child = Path::new(path).strip_prefix(folder).ok().and_then(|below| below.iter().next());
             child.is_none_or(|child| folder.join(child).exists())
         });
-        let text = serde_json::to_vec(&ours).map_err(|error| unusable(&values)(error.into()))?;
-        replace_file_atomically(&values, &text, Mode::Of(0o600)).map_err(unusable(&values))?;
-        set(&file, region, sum)?;
+        let text = serde_json::to_vec(&ours).map_err(|error| file_error(&values)(error.into()))?;
+        replace_file_atomically(&values, &text, Mode::Of(0o600)).map_err(file_error(&values))?;
+        write_value(&file, region, sum)?;
     }
     Ok(())
 }
 
-fn unusable(path: &Path) -> impl Fn(io::Error) -> LimitError + '_ {
+fn file_error(path: &Path) -> impl Fn(io::Error) -> LimitError + '_ {
     |source| LimitError::File { path: path.to_path_buf(), source }
 }
 
-/// Serializes concurrent container starts, with a limit of the wait.
-fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(records).map_err(unusable(records))?;
-    let folder = File::open(records).map_err(unusable(records))?;
-    match mpu_os::lock::hold(&folder, records, patience, |_| {}) {
+/// Serializes concurrent container starts.
+fn lock_records(records: &Path, timeout: Duration) -> Result<File, LimitError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(records).map_err(file_error(records))?;
+    let folder = File::open(records).map_err(file_error(records))?;
+    match mpu_os::lock::hold(&folder, records, timeout, |_| {}) {
         Ok(()) => Ok(folder),
-        Err(LockError::Io(error)) => Err(unusable(records)(error)),
+        Err(LockError::Io(error)) => Err(file_error(records)(error)),
         Err(LockError::Held(_)) => Err(LimitError::Busy(records.to_path_buf())),
     }
 }
 
-/// The sum of the values of a folder's cgroups, at most the GPU's memory. Otherwise a `max` in one would go up to the topmost cgroup.
+/// The sum of the children's values, at most the GPU's memory. Otherwise `max` in one child would propagate to the root cgroup.
 fn sum_of_children(region: &str, folder: &Path, capacity: u64) -> Result<u64, LimitError> {
-    let children = fs::read_dir(folder).map_err(unusable(folder))?.flatten();
-    // A cgroup can be gone by now, or not take part.
-    let values = children.filter_map(|child| read(&child.path().join("dmem.min"), region).ok().flatten());
+    let children = fs::read_dir(folder).map_err(file_error(folder))?.flatten();
+    // A child may have been removed, or may lack the controller.
+    let values = children.filter_map(|child| read_value(&child.path().join("dmem.min"), region).ok().flatten());
     Ok(values.fold(0u64, |sum, value| sum.saturating_add(value).min(capacity)))
 }
 
-fn set(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
+fn write_value(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
     let word = if value == MemoryLimits::NONE { "max".to_string() } else { value.to_string() };
-    // Never made: where there is none, the kernel has none.
+    // Do not create the file: only the kernel can.
     let file = File::options().write(true).truncate(true).open(path);
     let written = file.and_then(|mut file| io::Write::write_all(&mut file, format!("{region} {word}\n").as_bytes()));
-    let current = written.and_then(|()| read(path, region)).map_err(unusable(path))?;
-    if holds(current, value) { Ok(()) } else { Err(LimitError::NotHeld) }
+    let current = written.and_then(|()| read_value(path, region)).map_err(file_error(path))?;
+    if is_in_force(current, value) { Ok(()) } else { Err(LimitError::NotEnforced) }
 }
 
-fn holds(shown: Option<u64>, written: u64) -> bool {
-    shown == Some(written) || shown == Some(MemoryLimits::NONE) && written >= ENDLESS
+fn is_in_force(shown: Option<u64>, written: u64) -> bool {
+    shown == Some(written) || shown == Some(MemoryLimits::NONE) && written >= SHOWN_AS_MAX
 }
 
-fn read(path: &Path, region: &str) -> io::Result<Option<u64>> {
+fn read_value(path: &Path, region: &str) -> io::Result<Option<u64>> {
     let text = fs::read_to_string(path)?;
     let line = text.lines().find_map(|line| line.strip_prefix(region)?.strip_prefix(' '));
     Ok(line.and_then(|value| match value.trim() {
@@ -229,8 +230,8 @@ mod tests {
     const REGION: &str = "nvidia/00000000:1B:00.0/vidmem";
     const NONE: u64 = MemoryLimits::NONE;
 
-    /// cgroups as folders, with files of the controller in them. The kernel keeps a value for each region; a plain file
-    /// keeps what was written last.
+    /// Folders with the controller's files as cgroups. The kernel keeps a value for each region; a plain file keeps the
+    /// last write.
     struct Host(tempfile::TempDir);
 
     impl Host {
@@ -249,12 +250,12 @@ mod tests {
             self.0.path().join(path)
         }
 
-        fn keep(&self, cgroup: &str, value: &str) {
+        fn write_min(&self, cgroup: &str, value: &str) {
             fs::write(self.path(cgroup).join("dmem.min"), format!("{REGION} {value}\n")).unwrap();
         }
 
-        fn kept<const N: usize>(&self, cgroups: [&str; N]) -> [Option<u64>; N] {
-            cgroups.map(|cgroup| read(&self.path(cgroup).join("dmem.min"), REGION).unwrap())
+        fn read_min<const N: usize>(&self, cgroups: [&str; N]) -> [Option<u64>; N] {
+            cgroups.map(|cgroup| read_value(&self.path(cgroup).join("dmem.min"), REGION).unwrap())
         }
 
         fn link(&self, file: &str, target: &str) {
@@ -268,15 +269,15 @@ mod tests {
 
         fn limit_as(&self, cgroup: &str, soft: u64, hard: u64, records: Option<&Path>) -> Result<(), String> {
             let limits = MemoryLimits { soft, hard };
-            limit(REGION, &self.path(cgroup), limits, records).map_err(|error| error.to_string())
+            write_limits(REGION, &self.path(cgroup), limits, records).map_err(|error| error.to_string())
         }
     }
 
     #[test]
     fn hung_start_delays_others_for_limited_time() {
         let records = tempfile::tempdir().unwrap();
-        let _current = lock(records.path(), Duration::ZERO).unwrap();
-        let error = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
+        let _current = lock_records(records.path(), Duration::ZERO).unwrap();
+        let error = lock_records(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
         assert!(error.contains("another container's start") && error.contains("fuser -v /"), "{error}");
     }
 
@@ -286,47 +287,51 @@ mod tests {
         let at = |path: &str| fs::read_to_string(host.path(path)).unwrap();
         assert_eq!(host.limit_as("pods/a", 5, 7, None), Ok(()));
         assert_eq!((at("pods/a/dmem.max"), at("pods/a/dmem.min")), (format!("{REGION} 7\n"), format!("{REGION} 5\n")));
-        assert_eq!(host.kept(["pods"]), [None], "not raised unless allowed");
+        assert_eq!(host.read_min(["pods"]), [None], "not raised unless allowed");
         assert_eq!(host.limit("pods/b", 3, NONE), Ok(()));
-        assert_eq!((at("pods/b/dmem.max"), host.kept(["pods"])), (format!("{REGION} max\n"), [Some(8)]));
-        // What a container kept does not count once it is gone.
+        assert_eq!((at("pods/b/dmem.max"), host.read_min(["pods"])), (format!("{REGION} max\n"), [Some(8)]));
+        // A removed container does not count.
         fs::remove_dir_all(host.path("pods/a")).unwrap();
-        assert_eq!((host.limit("pods/b", 1, 2), host.kept(["pods"])), (Ok(()), [Some(1)]));
+        assert_eq!((host.limit("pods/b", 1, 2), host.read_min(["pods"])), (Ok(()), [Some(1)]));
     }
 
     #[test]
     fn administrators_limit_is_kept() {
         let host = Host::with(&["top", "top/pods", "top/pods/a"]);
         for keeps in ["3", "100", "max"] {
-            host.keep("top/pods", keeps);
-            assert_eq!((host.limit("top/pods/a", 5, 7), host.kept(["top"])), (Ok(()), [None]), "{keeps}");
+            host.write_min("top/pods", keeps);
+            assert_eq!((host.limit("top/pods/a", 5, 7), host.read_min(["top"])), (Ok(()), [None]), "{keeps}");
             assert_eq!(fs::read_to_string(host.path("top/pods/dmem.min")).unwrap(), format!("{REGION} {keeps}\n"));
         }
-        // What we wrote is ours until another process writes.
-        host.keep("top/pods", "0");
+        // A value is ours until another process writes.
+        host.write_min("top/pods", "0");
         for (soft, top) in [(5, Some(5)), (6, Some(6)), (4, Some(9))] {
             if top == Some(9) {
-                host.keep("top", "9");
+                host.write_min("top", "9");
             }
             assert_eq!(host.limit("top/pods/a", soft, 7), Ok(()));
-            assert_eq!(host.kept(["top/pods", "top"]), [Some(soft), top]);
+            assert_eq!(host.read_min(["top/pods", "top"]), [Some(soft), top]);
         }
     }
 
     #[test]
     fn gpu_memory_caps_limits_and_sums() {
         let host = Host::with(&["top", "top/pods", "top/pods/a", "top/pods/b"]);
-        host.keep("top/pods/b", "max");
-        assert_eq!((host.limit("top/pods/a", 5, 7), host.kept(["top"])), (Ok(()), [Some(NONE)]), "capacity unknown");
+        host.write_min("top/pods/b", "max");
+        assert_eq!(
+            (host.limit("top/pods/a", 5, 7), host.read_min(["top"])),
+            (Ok(()), [Some(NONE)]),
+            "capacity unknown"
+        );
         fs::write(host.path("dmem.capacity"), format!("{REGION} 100\n")).unwrap();
         for (soft, hard) in [(1, 101), (101, NONE)] {
             let refused = host.limit("top/pods/a", soft, hard).unwrap_err();
             assert_eq!(refused, "101 bytes are asked for, and the GPU has 100");
         }
         for (claims, sum) in [("max", 100), ("1000", 100), ("3", 8)] {
-            host.keep("top/pods/b", claims);
+            host.write_min("top/pods/b", claims);
             assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
-            assert_eq!(host.kept(["top/pods", "top"]), [Some(sum); 2], "{claims}");
+            assert_eq!(host.read_min(["top/pods", "top"]), [Some(sum); 2], "{claims}");
         }
         assert_eq!(host.limit("top/pods/a", 100, NONE), Ok(()));
     }
@@ -335,13 +340,13 @@ mod tests {
     fn limit_shown_as_max_is_held() {
         // `NVIDIA_GPU_MEMORY_LIMIT=2147483647`, and the sum of two such.
         for written in [((1u64 << 31) - 1) << 20, 1 << 52] {
-            assert!(holds(Some(NONE), written));
+            assert!(is_in_force(Some(NONE), written));
         }
-        assert!(!holds(Some(NONE), 1 << 40) && !holds(None, 1) && !holds(Some(2), 1));
+        assert!(!is_in_force(Some(NONE), 1 << 40) && !is_in_force(None, 1) && !is_in_force(Some(2), 1));
     }
 
     #[test]
-    fn records_go_with_their_cgroups() {
+    fn records_of_removed_cgroups_are_deleted() {
         let host = Host::with(&["kube", "kube/old", "kube/old/c", "kube/new", "kube/new/c"]);
         let recorded = |pod: &str| {
             let text = fs::read_to_string(host.path("records/values.json")).unwrap();
@@ -349,7 +354,7 @@ mod tests {
         };
         assert_eq!((host.limit("kube/old/c", 1, 1), recorded("kube/old")), (Ok(()), true));
         fs::remove_dir_all(host.path("kube/old")).unwrap();
-        assert_eq!((host.limit("kube/new/c", 1, 1), host.kept(["kube"])), (Ok(()), [Some(1)]));
+        assert_eq!((host.limit("kube/new/c", 1, 1), host.read_min(["kube"])), (Ok(()), [Some(1)]));
         assert_eq!(["kube/old", "kube/new", "kube"].map(recorded), [false, true, true]);
     }
 
@@ -358,7 +363,7 @@ mod tests {
         // The kernel lets no process write here, not even root's.
         let host = Host::with(&["pods", "pods/a"]);
         host.link("pods/dmem.min", "/proc/sys/kernel/cap_last_cap");
-        assert_eq!((host.limit("pods/a", 5, 7), host.kept(["pods/a"])), (Ok(()), [Some(5)]));
+        assert_eq!((host.limit("pods/a", 5, 7), host.read_min(["pods/a"])), (Ok(()), [Some(5)]));
     }
 
     #[test]
@@ -371,15 +376,15 @@ mod tests {
                 assert_eq!(one.join().unwrap(), Ok(()));
             }
         });
-        assert_eq!(host.kept(["pods"]), [Some(4)]);
+        assert_eq!(host.read_min(["pods"]), [Some(4)]);
     }
 
     #[test]
-    fn unheld_limit_is_error() {
-        // A file that keeps nothing, as one of a kernel that does not know the region.
+    fn unenforced_limit_is_error() {
+        // A file that discards the value, as the kernel does for an unknown region.
         let host = Host::with(&["a"]);
         host.link("a/dmem.max", "/dev/null");
-        assert_eq!(host.limit("a", 1, 2), Err(LimitError::NotHeld.to_string()));
+        assert_eq!(host.limit("a", 1, 2), Err(LimitError::NotEnforced.to_string()));
     }
 
     #[test]
@@ -387,7 +392,7 @@ mod tests {
         let host = Host::with(&["a"]);
         let file = host.path("a/dmem.min");
         fs::write(&file, format!("{REGION}2 5\ndrm/x 3\n{REGION} max\n")).unwrap();
-        assert_eq!((read(&file, REGION).unwrap(), read(&file, "drm").unwrap()), (Some(NONE), None));
+        assert_eq!((read_value(&file, REGION).unwrap(), read_value(&file, "drm").unwrap()), (Some(NONE), None));
     }
 
     #[test]

@@ -13,11 +13,11 @@ pub mod files;
 pub mod ldcache;
 mod memory;
 mod nodes;
-mod parts;
 mod proc;
 mod root_dir;
 mod select;
 pub mod tables;
+mod types;
 
 use mpu_rm::{Client, Nodes, RmError};
 use std::fs::File;
@@ -27,9 +27,9 @@ use std::path::PathBuf;
 pub use error::{DriverError, UnknownDevice};
 pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{LAST_IMEX_CHANNEL, Node, imex_channel};
-pub(crate) use nodes::{Majors, number_of};
-pub use parts::{DriverRoot, Gpu, Mig, Selection};
+pub(crate) use nodes::{Majors, device_number};
 pub use proc::field;
+pub use types::{DriverRoot, Gpu, Mig, Selection};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
@@ -41,18 +41,18 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Finds the loaded driver. Leaves out GPUs that the driver excludes. If any GPU has a device node, also leaves out those without:
-    /// NVML does not count them either.
+    /// Finds the loaded driver. Leaves out GPUs that the driver excludes. As NVML does, also leaves out GPUs that are less available than
+    /// others: without a device node, or forbidden by the device cgroup.
     pub fn find(root: &DriverRoot) -> Result<Driver, DriverError> {
         let version = proc::version(root)?;
         let gpus = proc::gpus(root)?;
         let mut driver = Driver { root: root.clone(), version, gpus };
-        driver.name_mig_devices();
+        driver.read_mig_uuids();
         Ok(driver)
     }
 
-    /// Asks the resource manager for the UUIDs of MIG devices. Before 470 a MIG device had no UUID of its own.
-    fn name_mig_devices(&mut self) {
+    /// Reads the UUIDs of MIG devices from the resource manager. Before 470 a MIG device had no own UUID.
+    fn read_mig_uuids(&mut self) {
         let mut gpus = std::mem::take(&mut self.gpus);
         for gpu in gpus.iter_mut().filter(|gpu| gpu.mig_enabled) {
             let client = self.client(gpu);
@@ -72,19 +72,19 @@ impl Driver {
 }
 
 /// The nodes of one GPU below the driver's device folder.
-struct OfGpu {
+struct GpuNodes {
     dev: PathBuf,
     minor: u32,
 }
 
-impl OfGpu {
+impl GpuNodes {
     fn open(&self, name: &str) -> Result<File, RmError> {
         let path = self.dev.join(name);
         File::options().read(true).write(true).open(&path).map_err(|source| RmError::Open { path, source })
     }
 }
 
-impl Nodes for OfGpu {
+impl Nodes for GpuNodes {
     fn open_control(&self) -> Result<File, RmError> {
         self.open("nvidiactl")
     }
@@ -96,7 +96,7 @@ impl Nodes for OfGpu {
 
 impl Driver {
     fn client(&self, gpu: &Gpu) -> Option<Client> {
-        let nodes = OfGpu { dev: self.root.devices.join("dev"), minor: gpu.minor };
+        let nodes = GpuNodes { dev: self.root.devices.join("dev"), minor: gpu.minor };
         Client::of_gpu(&nodes, self.version.parse().ok()?, &gpu.uuid)
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     use crate::capability::Capabilities;
 
     #[test]
-    fn gpus_stand_in_order_of_their_addresses() {
+    fn gpus_are_sorted_by_pci_address() {
         let host = Host::with_driver("580.159.04");
         host.gpu("0000:9b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
         host.gpu("0000:1b:00.0", 1, "GPU-????????-????-????-????-????????????");
@@ -144,7 +144,7 @@ mod tests {
         host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/access", access);
         host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci0/access", access.replace("12", "13"));
         host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci1/access", access.replace("12", "14"));
-        // An old node: a character device of another number, which any user can have.
+        // A stale node: a character device with another number.
         host.link("/dev/null", "dev/nvidia-uvm");
         let driver = Driver::find(&host.root()).expect("a driver");
         assert!(driver.gpus[0].mig_enabled);

@@ -4,7 +4,7 @@
 //! (`capabilities`).
 
 use super::error::DriverError;
-use super::parts::{DriverRoot, Gpu, Mig};
+use super::types::{DriverRoot, Gpu, Mig};
 use rustix::fs::Access;
 use rustix::io::Errno;
 use std::fs;
@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub(super) fn version(root: &DriverRoot) -> Result<String, DriverError> {
-    let path = root.facts.join("proc/driver/nvidia/version");
+    let path = root.kernel_files.join("proc/driver/nvidia/version");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(DriverError::NotLoaded { path }),
@@ -21,8 +21,8 @@ pub(super) fn version(root: &DriverRoot) -> Result<String, DriverError> {
     release_in(&text).map(str::to_owned).ok_or(DriverError::Unreadable { path, missing: "a release" })
 }
 
-/// The first word of the banner's first line that is two or three numbers with dots between them. The open and the
-/// closed module put different words before it.
+/// The first word of the banner's `NVRM version:` line that is two or three numbers with dots. The words before it differ
+/// between the open and the closed module.
 fn release_in(banner: &str) -> Option<&str> {
     let line = banner.lines().find(|line| line.starts_with("NVRM version:"))?;
     line.split_whitespace().find(|word| {
@@ -33,41 +33,41 @@ fn release_in(banner: &str) -> Option<&str> {
 }
 
 pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
-    let folder = root.facts.join("proc/driver/nvidia/gpus");
+    let folder = root.kernel_files.join("proc/driver/nvidia/gpus");
     let mut found = Vec::new();
-    for (address, path) in children(&folder)? {
-        let Some(place) = Place::parse(&address) else { continue };
+    for (name, path) in children(&folder)? {
+        let Some(address) = PciAddress::parse(&name) else { continue };
         let file = path.join("information");
         let read = || fs::read_to_string(&file).map_err(|source| DriverError::Read { path: file.clone(), source });
-        let mut facts = read()?;
-        if field(&facts, "GPU Excluded").is_some_and(|word| word.eq_ignore_ascii_case("yes")) {
+        let mut information = read()?;
+        if field(&information, "GPU Excluded").is_some_and(|word| word.eq_ignore_ascii_case("yes")) {
             continue;
         }
-        let Some(minor) = field(&facts, "Device Minor").and_then(|word| word.parse().ok()) else {
+        let Some(minor) = field(&information, "Device Minor").and_then(|word| word.parse().ok()) else {
             return Err(DriverError::Unreadable { path: file, missing: "a device minor" });
         };
         let node = root.devices.join(format!("dev/nvidia{minor}"));
-        // The driver learns a GPU's UUID when it starts it, which is when its node is opened.
-        if field(&facts, "GPU UUID").is_none_or(|uuid| uuid.contains('?'))
+        // Opening the node initializes the GPU. Only then does the driver know its UUID.
+        if field(&information, "GPU UUID").is_none_or(|uuid| uuid.contains('?'))
             && let Ok(_started) = fs::File::options().read(true).write(true).open(&node)
         {
-            facts = read()?;
+            information = read()?;
         }
         let gpu = Gpu {
             index: 0,
             minor,
-            uuid: field(&facts, "GPU UUID").unwrap_or_default().to_owned(),
-            bus: place.as_nvml_writes_it(),
-            model: field(&facts, "Model").unwrap_or_default().to_owned(),
+            uuid: field(&information, "GPU UUID").unwrap_or_default().to_owned(),
+            bus: address.to_nvml_string(),
+            model: field(&information, "Model").unwrap_or_default().to_owned(),
             mig_enabled: false,
             mig: Vec::new(),
         };
-        found.push((place, use_of(&node), gpu));
+        found.push((address, availability(&node), gpu));
     }
-    // As NVML counts: a GPU that others may be used instead of is not there.
+    // NVML leaves out a GPU if another one is more available.
     let best = found.iter().map(|(_, node, _)| *node).max();
     found.retain(|(_, node, _)| Some(*node) == best);
-    found.sort_by_key(|(place, ..)| *place);
+    found.sort_by_key(|(address, ..)| *address);
     let mut gpus: Vec<Gpu> = found.into_iter().map(|(.., gpu)| gpu).collect();
     for (index, gpu) in gpus.iter_mut().enumerate() {
         gpu.index = index as u32;
@@ -77,28 +77,28 @@ pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
     Ok(gpus)
 }
 
-/// How far a GPU can be used from here.
+/// Whether this process can use a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Use {
+enum Availability {
     NoNode,
-    /// The device cgroup of this process forbids its node: Slurm gave the GPU to another job.
+    /// The device cgroup of this process forbids the node, such as for a GPU of another Slurm job.
     Forbidden,
     Free,
 }
 
-/// Tested without opening the node, which would start the GPU.
-fn use_of(node: &Path) -> Use {
+/// Does not open the node, because that would initialize the GPU.
+fn availability(node: &Path) -> Availability {
     match rustix::fs::access(node, Access::READ_OK | Access::WRITE_OK) {
-        // EACCES, by mode or owner, does not count: a process may get the node's group later.
-        Err(Errno::PERM) => Use::Forbidden,
-        _ if node.exists() => Use::Free,
-        _ => Use::NoNode,
+        // EACCES, by mode or owner, does not matter: a process may get the node's group later.
+        Err(Errno::PERM) => Availability::Forbidden,
+        _ if node.exists() => Availability::Free,
+        _ => Availability::NoNode,
     }
 }
 
-/// The compute instances that the driver has capabilities for, in the order of their numbers.
+/// The compute instances for which the driver has capabilities, sorted.
 fn mig(root: &DriverRoot, minor: u32) -> Result<Vec<Mig>, DriverError> {
-    let folder = root.facts.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"));
+    let folder = root.kernel_files.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"));
     let mut found = Vec::new();
     for (gpu_instance, path) in numbered(&folder, "gi")? {
         for (compute_instance, _) in numbered(&path, "ci")? {
@@ -142,36 +142,36 @@ fn numbered(folder: &Path, word: &str) -> Result<Vec<(u32, PathBuf)>, DriverErro
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct PciAddress {
     domain: u32,
     bus: u8,
     device: u8,
     function: u8,
 }
 
-impl Place {
+impl PciAddress {
     /// Reads `domain:bus:device.function` in hexadecimal, with or without leading zeros, in either case.
-    pub(super) fn parse(text: &str) -> Option<Place> {
+    pub(super) fn parse(text: &str) -> Option<PciAddress> {
         let (domain, rest) = text.split_once(':')?;
         let (bus, rest) = rest.split_once(':')?;
         let (device, function) = rest.split_once('.')?;
         let small = |digits: &str| u8::from_str_radix(hexadecimal(digits)?, 16).ok();
         let domain = u32::from_str_radix(hexadecimal(domain)?, 16).ok()?;
-        Some(Place { domain, bus: small(bus)?, device: small(device)?, function: small(function)? })
+        Some(PciAddress { domain, bus: small(bus)?, device: small(device)?, function: small(function)? })
     }
 
     /// As in `00000000:1B:00.0`.
-    fn as_nvml_writes_it(self) -> String {
+    fn to_nvml_string(self) -> String {
         format!("{:08X}:{:02X}:{:02X}.{:X}", self.domain, self.bus, self.device, self.function)
     }
 
     /// As the kernel names it below `/sys` and `/proc`: `0000:1b:00.0`.
-    pub(super) fn as_linux_writes_it(self) -> String {
+    pub(super) fn to_sysfs_string(self) -> String {
         format!("{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
     }
 }
 
-/// The text when it is all digits: `from_str_radix` takes a sign, too.
+/// Returns the text if it has digits only. `from_str_radix` would accept a sign.
 fn hexadecimal(text: &str) -> Option<&str> {
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
 }
@@ -193,24 +193,24 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_it_panic(text: String, name in "[A-Z]?[a-z:]{0,3}") {
+        fn malformed_text_never_panics(text: String, name in "[A-Z]?[a-z:]{0,3}") {
             let _ = release_in(&text);
             let _ = release_in(&format!("NVRM version: {text}"));
             let _ = field(&text, &name);
-            if let Some(place) = Place::parse(&text) {
-                assert_eq!(Place::parse(&place.as_nvml_writes_it()), Some(place));
+            if let Some(address) = PciAddress::parse(&text) {
+                assert_eq!(PciAddress::parse(&address.to_nvml_string()), Some(address));
             }
         }
     }
 
     #[test]
-    fn addresses_are_read_in_every_spelling() {
-        let same = ["0000:1b:00.0", "00000000:1B:00.0", "0:1b:0.0"].map(Place::parse);
-        assert_eq!(same[0].map(Place::as_nvml_writes_it).as_deref(), Some("00000000:1B:00.0"));
-        assert_eq!(same[0].map(Place::as_linux_writes_it).as_deref(), Some("0000:1b:00.0"));
-        assert!(same.iter().all(|place| *place == same[0]));
+    fn every_spelling_of_address_is_parsed() {
+        let same = ["0000:1b:00.0", "00000000:1B:00.0", "0:1b:0.0"].map(PciAddress::parse);
+        assert_eq!(same[0].map(PciAddress::to_nvml_string).as_deref(), Some("00000000:1B:00.0"));
+        assert_eq!(same[0].map(PciAddress::to_sysfs_string).as_deref(), Some("0000:1b:00.0"));
+        assert!(same.iter().all(|address| *address == same[0]));
         for wrong in ["", "1b:00.0", "0000:1b:00", "+0:1b:00.0", "0000:1bb:00.0", "0000:1b:00.", "x:1b:00.0"] {
-            assert_eq!(Place::parse(wrong), None, "{wrong}");
+            assert_eq!(PciAddress::parse(wrong), None, "{wrong}");
         }
     }
 }

@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct File {
-    /// Where it is on the host, as a path that we can open: the driver's root and what follows, links resolved below
-    /// that root.
+    /// The path on the host, below the driver's root. Links are resolved below that root.
     pub host: PathBuf,
-    /// Where it belongs in a container: the path below the driver's root. A library's and a socket's is where it really
-    /// is; any other's is the path that programs know, though on the host that may be a link.
+    /// The path in the container: the path below the driver's root. Links are resolved for libraries and sockets. Other files
+    /// keep the path that programs use, which may be a link on the host.
     pub container: PathBuf,
 }
 
@@ -24,8 +23,9 @@ pub(super) struct RootDir {
 }
 
 impl RootDir {
-    /// Opens a root. It is an error that it is not there, or is not `/` and the kernel (before 5.6) or a filter of system
-    /// calls has no `openat2`: without it, another root's links would lead into the host.
+    /// # Errors
+    /// If the root does not exist. If it is not `/` and `openat2` is missing (before Linux 5.6) or forbidden by a seccomp
+    /// filter: without it, the root's links would lead into the host.
     pub(super) fn open(root: &Path) -> io::Result<RootDir> {
         let root = fs::canonicalize(root)?;
         let folder = rustix::fs::openat(CWD, &root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -43,8 +43,8 @@ impl RootDir {
         open_in_root(self.folder.as_fd(), path, OFlags::PATH)
     }
 
-    /// What a path below the root leads to, every link followed: its path below the root. None when there is nothing,
-    /// or nothing that we may see.
+    /// Resolves all links of a path below the root. Returns the path below the root. None if the file does not exist or may
+    /// not be read.
     pub(super) fn resolve(&self, path: &Path) -> Option<PathBuf> {
         let full = match self.openat2(path) {
             Ok(file) => fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?,
@@ -56,24 +56,24 @@ impl RootDir {
         full.strip_prefix(&self.root).ok().map(|below| Path::new("/").join(below))
     }
 
-    /// The path by which the host opens what lies at an absolute path below the root.
+    /// The host's path of an absolute path below the root.
     pub(super) fn host(&self, below: &Path) -> PathBuf {
         self.root.join(below.strip_prefix("/").unwrap_or(below))
     }
 
-    /// A file that is there, which a container gets where its links lead to.
+    /// An existing file. The container gets it at its resolved path.
     pub(super) fn file(&self, path: &Path) -> Option<File> {
         let container = self.resolve(path)?;
         Some(File { host: self.host(&container), container })
     }
 
-    /// A file that is there, which a container gets under the path that is looked for.
+    /// An existing file. The container gets it at the given path.
     pub(super) fn file_as_named(&self, path: &Path) -> Option<File> {
         let host = self.host(&self.resolve(path)?);
         Some(File { host, container: Path::new("/").join(path.strip_prefix("/").unwrap_or(path)) })
     }
 
-    /// The names in a folder, sorted, and the folder's path below the root; nothing where there is no such folder.
+    /// The resolved path of a folder and its sorted names. None if the folder does not exist.
     pub(super) fn names(&self, folder: &Path) -> Option<(PathBuf, Vec<String>)> {
         let below = self.resolve(folder)?;
         let entries = fs::read_dir(self.host(&below)).ok()?;

@@ -1,17 +1,16 @@
-//! Selects GPUs and MIG devices by a list of words.
+//! Selects GPUs and MIG devices by name.
 //!
-//! Source: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
-//! not matter in them, as libnvidia-container takes them.
+//! Source: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; libnvidia-container for the names and for
+//! ignoring their case.
 
 use super::Driver;
 use super::error::UnknownDevice;
-use super::parts::{Gpu, Mig, Selection};
-use super::proc::Place;
+use super::proc::PciAddress;
+use super::types::{Gpu, Mig, Selection};
 
 impl Driver {
-    /// The devices that the words name: `all`; an index; a GPU's UUID; a PCI address; a MIG device's UUID; `gpu:mig` by
-    /// indices; `MIG-`, a GPU's UUID and the numbers of two instances, with `/` between; `none`, which
-    /// adds nothing. Empty words are passed over, so that an empty list is an empty selection.
+    /// Selects devices by `all`, an index, a GPU's UUID, a PCI address, a MIG device's UUID, `gpu:mig` by indices, or
+    /// `MIG-UUID/GI/CI` with the GPU's UUID and the numbers of both instances. `none` and empty words select nothing.
     pub fn select(&self, words: &[String]) -> Result<Selection<'_>, UnknownDevice> {
         let mut selection = Selection::default();
         for word in words.iter().map(|word| word.trim()).filter(|word| !word.is_empty()) {
@@ -32,17 +31,17 @@ impl Driver {
     }
 
     fn gpu_named(&self, word: &str) -> Option<&Gpu> {
-        let address = Place::parse(word);
+        let address = PciAddress::parse(word);
         let index = number(word);
         self.gpus.iter().find(|gpu| {
             (has_prefix(word, "GPU-") && gpu.uuid.eq_ignore_ascii_case(word))
-                || (address.is_some() && Place::parse(&gpu.bus) == address)
+                || (address.is_some() && PciAddress::parse(&gpu.bus) == address)
                 || index == Some(gpu.index)
         })
     }
 
     fn mig_named(&self, word: &str) -> Option<(&Gpu, &Mig)> {
-        // The name that a MIG device had before it had a UUID: its GPU's and two numbers.
+        // The name from before MIG devices had UUIDs: the GPU's UUID and two numbers.
         let old = has_prefix(word, "MIG-GPU-").then(|| old_name(&word["MIG-".len()..])).flatten();
         let pair = word.split_once(':').and_then(|(gpu, mig)| Some((number(gpu)?, number(mig)?)));
         let mut all = self.gpus.iter().flat_map(|gpu| gpu.mig.iter().map(move |mig| (gpu, mig)));
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_word_is_understood() {
+    fn every_kind_of_name_is_selected() {
         check("", "");
         check("none", "");
         check("all", "0 1 2 1:0 1:1");

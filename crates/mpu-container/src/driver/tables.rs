@@ -1,14 +1,14 @@
 //! Tables of a driver's files, and the capabilities that bring them.
 //!
-//! Source: NVIDIA's driver README, "Installed components", 390 to 580; for what belongs to which capability,
-//! NVIDIA's container CLI, whose `list` prints it. Where a library is used by another capability's libraries, too, it
-//! comes with both (the compiler with graphics, the allocator with GBM).
+//! Source: NVIDIA's driver README, "Installed components", 390 to 580; for capabilities, the output of `list` of NVIDIA's container
+//! CLI. A library that libraries of another capability use comes with both: the compiler with graphics, the allocator with
+//! GBM.
 
 use crate::capability::Capability::{self, Compute, Display, Graphics, Ngx, Utility, Video};
 
 /// A shared library, by its file's name before `.so`.
 pub struct LibraryRow {
-    /// As in `libcuda`.
+    /// `libcuda`.
     pub stem: &'static str,
     pub with: &'static [Capability],
     pub suffix: Suffix,
@@ -16,9 +16,9 @@ pub struct LibraryRow {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suffix {
-    /// The driver's release, so that libraries of other drivers on the disk are not used.
+    /// The driver's release. Leaves out libraries of other releases on the disk.
     Release,
-    /// A number of its own, less than 100, or the driver's release.
+    /// The library's own version, less than 100, or the driver's release.
     Own,
 }
 
@@ -30,8 +30,8 @@ const fn own(stem: &'static str, with: &'static [Capability]) -> LibraryRow {
     LibraryRow { stem, with, suffix: Suffix::Own }
 }
 
-/// The shared libraries. A library that ends in the driver's release and is not in the table comes with all
-/// capabilities only: a newer driver's.
+/// The shared libraries. A library of the driver's release that is not in the table, such as a newer driver's, comes only with
+/// all capabilities.
 pub const LIBRARIES: &[LibraryRow] = &[
     row("libnvidia-ml", &[Utility]),
     row("libnvidia-cfg", &[Utility]),
@@ -78,7 +78,7 @@ pub const LIBRARIES: &[LibraryRow] = &[
     own("libnvidia-api", &[Graphics, Ngx]),
 ];
 
-/// A file that is looked for in several folders.
+/// A file in one of several folders.
 pub struct FileRow {
     /// Its path below one of the folders. `VERSION` stands for the driver's release.
     pub name: &'static str,
@@ -108,7 +108,7 @@ pub const SOCKETS: &[FileRow] = &[
     file("tmp/nvidia-mps", &[Compute]),
 ];
 
-/// Descriptions and data, below one of [`DATA_FOLDERS`]; in a container, below `/usr/share`, where its programs look.
+/// Manifests and data, below one of [`DATA_FOLDERS`]; in a container, below `/usr/share`.
 pub const DATA: &[FileRow] = &[
     file("glvnd/egl_vendor.d/10_nvidia.json", &[Display, Graphics]),
     file("egl/egl_external_platform.d/15_nvidia_gbm.json", &[Display, Graphics]),
@@ -121,10 +121,10 @@ pub const DATA: &[FileRow] = &[
     file("X11/xorg.conf.d/nvidia-drm-outputclass.conf", &[Display, Graphics]),
 ];
 
-/// OpenCL's description, below one of [`DATA_FOLDERS`]; in a container, below `/etc`.
+/// OpenCL's ICD file, below one of [`DATA_FOLDERS`]; in a container, below `/etc`.
 pub const OPENCL: &[FileRow] = &[file("OpenCL/vendors/nvidia.icd", &[Compute])];
 
-/// Vulkan's descriptions, below one of [`DATA_FOLDERS`] or the driver's root itself; in a container, below `/etc`.
+/// Vulkan's manifests, below one of [`DATA_FOLDERS`] or the driver's root itself; in a container, below `/etc`.
 pub const VULKAN: &[FileRow] = &[
     file("vulkan/icd.d/nvidia_icd.json", &[Display, Graphics]),
     file("vulkan/icd.d/nvidia_icd.x86_64.json", &[Display, Graphics]),
@@ -138,12 +138,12 @@ pub const XORG: &[FileRow] =
     &[file("nvidia_drv.so", &[Display, Graphics]), file("libglxserver_nvidia.so.VERSION", &[Display, Graphics])];
 
 pub struct LinkRow {
-    /// The library whose folder it belongs to, by its stem.
+    /// The stem of the library in the same folder.
     pub library: &'static str,
     pub with: &'static [Capability],
     /// The link, below that folder.
     pub link: &'static str,
-    /// What it points to. `VERSION` stands for the driver's release.
+    /// `VERSION` stands for the driver's release.
     pub target: &'static str,
 }
 
@@ -168,7 +168,7 @@ pub const LINKS: &[LinkRow] = &[
 pub const PROGRAM_FOLDERS: &[&str] =
     &["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "usr/local/nvidia/bin"];
 
-/// Where Debian keeps programs that its alternatives link to. One that no link leads to belongs into `usr/bin`.
+/// Debian's folder of programs behind its alternatives. A program without a link gets a path in `usr/bin`.
 pub const DEBIANS_PROGRAM_FOLDER: &str = "usr/lib/nvidia/current";
 
 pub const DATA_FOLDERS: &[&str] = &["etc", "usr/local/share", "usr/share"];
@@ -194,10 +194,10 @@ pub const LIBRARY_FOLDERS: &[&str] = &[
     "usr/local/nvidia/lib",
 ];
 
-/// Folders beside a library's where others of the driver may be.
+/// Subfolders with further libraries of the driver.
 pub const LIBRARY_SUBFOLDERS: &[&str] = &["vdpau"];
 
-/// Where X's modules are, below a library's folder, `usr/lib` or `usr/lib64`.
+/// Folders of X's modules, below a library's folder, `usr/lib` or `usr/lib64`.
 pub const XORG_FOLDERS: &[&str] = &[
     "nvidia/xorg",
     "nvidia/current",
@@ -207,7 +207,7 @@ pub const XORG_FOLDERS: &[&str] = &[
     "xorg/modules/updates/extensions",
 ];
 
-/// Where the kernel looks for firmware; `KERNEL` stands for the running kernel's release.
+/// The kernel's firmware folders. `KERNEL` stands for the running kernel's release.
 pub const FIRMWARE_FOLDERS: &[&str] =
     &["lib/firmware/updates/KERNEL", "lib/firmware/updates", "lib/firmware/KERNEL", "lib/firmware"];
 

@@ -1,23 +1,23 @@
 //! The command line of `nvidia-ctk runtime configure`.
 //!
-//! Outside truth for the flags: `nvidia-ctk runtime configure --help` of NVIDIA Container Toolkit 1.20.
+//! Source of the flags: `nvidia-ctk runtime configure --help` of NVIDIA Container Toolkit 1.20.
 
+use super::effective::EffectiveConfig;
 use super::files::{Files, Pending};
-use super::force::Force;
-use super::plan::{Plan, adding, removing};
-use super::{Change, Engine, EngineError, RuntimeRequest, hook, source};
-use crate::config::edit::truth;
+use super::plan::{Plan, plan_add, plan_remove};
+use super::{Change, Engine, EngineError, RuntimeRequest, hook_file_text, source};
+use crate::config::edit::parse_bool;
 use crate::executable;
+use crate::kebab_name::KebabName;
 use crate::lock::Lock;
-use crate::output::say;
+use crate::output::eprint_line;
 use crate::text_file;
-use crate::words::Words;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
 /// The default of NVIDIA's flag; scripts also pass it.
-const BY_ENGINE: &str = "RUNTIME_SPECIFIC_DEFAULT";
+const ENGINE_DEFAULT: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -34,23 +34,23 @@ pub struct Configure {
     #[arg(long, value_enum, default_value = "docker")]
     runtime: Engine,
     /// Its configuration, when that is not where the engine's packages keep it
-    #[arg(long, value_parser = path(), value_name = "FILE")]
+    #[arg(long, value_parser = path_parser(), value_name = "FILE")]
     config: Option<PathBuf>,
     /// Write the runtime into this file of containerd or CRI-O instead [default: crio.conf.d/99-nvidia.toml for CRI-O,
     /// none for containerd]
-    #[arg(long, value_parser = path(), value_name = "FILE")]
+    #[arg(long, value_parser = path_parser(), value_name = "FILE")]
     drop_in_config: Option<PathBuf>,
     /// Where the options of the present default runtime are read from
     #[arg(long, value_enum, default_value = "file")]
     config_source: Source,
     /// The engine's program, which --config-source=command asks [default: from PATH]
-    #[arg(long, value_parser = path(), value_name = "PROGRAM")]
+    #[arg(long, value_parser = path_parser(), value_name = "PROGRAM")]
     executable_path: Option<PathBuf>,
     /// config-file, or oci-hook: write a hook file for all containers instead (deprecated)
     #[arg(long, value_name = "MODE", default_value = "")]
     config_mode: String,
     /// With --config-mode=oci-hook: the hook file [default: standard output]
-    #[arg(long, value_parser = path(), value_name = "FILE")]
+    #[arg(long, value_parser = path_parser(), value_name = "FILE")]
     oci_hook_path: Option<PathBuf>,
     /// With --config-mode=oci-hook: the hook
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/nvidia-container-runtime-hook")]
@@ -63,19 +63,19 @@ pub struct Configure {
     nvidia_runtime_path: String,
     /// Containers that name no runtime get this one; =false: no longer
     #[arg(long, visible_alias = "nvidia-set-as-default", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_missing_value = "true", value_parser = switch)]
+        default_missing_value = "true", value_parser = parse_switch)]
     set_as_default: Option<bool>,
     /// The engine reads CDI files
     #[arg(long = "cdi.enabled", visible_aliases = ["cdi.enable", "enable-cdi"], value_name = "BOOL", num_args = 0..=1,
         require_equals = true, default_missing_value = "true", default_value = "false", hide_default_value = true,
-        value_parser = switch, action = ArgAction::Set)]
+        value_parser = parse_switch, action = ArgAction::Set)]
     cdi: bool,
     /// Take the runtime out again, of every file (CDI stays enabled)
     #[arg(long, conflicts_with_all = ["set_as_default", "cdi"])]
     remove: bool,
     /// Print what the files would hold, and change nothing
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-        default_value = "false", hide_default_value = true, hide_possible_values = true, value_parser = switch, action = ArgAction::Set)]
+        default_value = "false", hide_default_value = true, hide_possible_values = true, value_parser = parse_switch, action = ArgAction::Set)]
     dry_run: bool,
 }
 
@@ -87,25 +87,28 @@ enum Source {
     Command,
 }
 
-/// A path that may be empty: scripts pass an empty one for the default.
-pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
+/// Parses a path that may be empty: scripts pass an empty one for the default.
+pub(crate) fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-pub(crate) fn given(path: &Option<PathBuf>) -> Option<&Path> {
+pub(crate) fn non_empty(path: &Option<PathBuf>) -> Option<&Path> {
     path.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
-pub(crate) fn switch(word: &str) -> Result<bool, String> {
-    truth(word).ok_or_else(|| "true or false".into())
+pub(crate) fn parse_switch(word: &str) -> Result<bool, String> {
+    parse_bool(word).ok_or_else(|| "true or false".into())
 }
+
 impl Configure {
     /// Runs the command. Notes go to standard error; standard output has only the files of a dry run.
     pub fn run(&self) -> Result<(), EngineError> {
         match self.config_mode.as_str() {
-            "oci-hook" | "hook" => return self.hook(),
+            "oci-hook" | "hook" => return self.write_hook_file(),
             "" | "config" | "config-file" => {}
-            other => say(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.word())),
+            other => {
+                eprint_line(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.kebab_name()))
+            }
         }
         let files = self.files()?;
         let name = self.nvidia_runtime_name.as_str();
@@ -115,8 +118,8 @@ impl Configure {
         // Locked before the read: otherwise, of two concurrent changes, the second would undo the first.
         let _lock = if self.dry_run { None } else { Lock::of(&files.top)? };
         if self.remove {
-            let plan = removing(&files, &[name])?;
-            return self.carry_out(&files, &plan);
+            let plan = plan_remove(&files, &[name])?;
+            return self.apply(&files, &plan);
         }
         let request = self.request()?;
         let v1 = files.drop_in.is_some() && files.engine == Engine::Containerd && {
@@ -124,23 +127,26 @@ impl Configure {
             layers.first().is_some_and(|top| top.version == 1 && !top.text.trim().is_empty())
         };
         if v1 {
-            say(format!("{} is of version 1, which has no imports: it gets the runtime itself", files.top.display()));
+            eprint_line(format!(
+                "{} is of version 1, which has no imports: it gets the runtime itself",
+                files.top.display()
+            ));
         }
         if !files.reads_own() {
             let own = files.own();
-            say(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
+            eprint_line(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
         }
-        let pattern = self.pattern()?;
+        let template = self.template()?;
         let missing = (!Path::new(&request.path).exists()).then(|| request.path.clone());
-        let plan = adding(&files, &[request], pattern.as_ref())?;
+        let plan = plan_add(&files, &[request], template.as_ref())?;
         if let Some(program) = missing {
-            self.without(&program, plan.force.is_default(name) && !plan.changes.is_empty())?;
+            self.report_missing_program(&program, plan.effective.is_default(name) && !plan.changes.is_empty())?;
         }
-        self.carry_out(&files, &plan)
+        self.apply(&files, &plan)
     }
 
     /// Handles a missing runtime program. An absolute path is accepted: it may be the host's, or be installed later.
-    fn without(&self, program: &str, default: bool) -> Result<(), EngineError> {
+    fn report_missing_program(&self, program: &str, default: bool) -> Result<(), EngineError> {
         let named = &self.nvidia_runtime_path;
         if default && !named.contains('/') {
             return Err(EngineError::Usage(format!(
@@ -148,22 +154,25 @@ impl Configure {
                  install it, or give its whole path with --nvidia-runtime-path"
             )));
         }
-        say(format!("there is no program {program} here: no container of this runtime starts without it"));
+        eprint_line(format!("there is no program {program} here: no container of this runtime starts without it"));
         if !named.contains('/') {
-            say("--nvidia-runtime-path takes another path of it");
+            eprint_line("--nvidia-runtime-path takes another path of it");
         }
         Ok(())
     }
 
-    fn carry_out(&self, files: &Files, plan: &Plan) -> Result<(), EngineError> {
+    fn apply(&self, files: &Files, plan: &Plan) -> Result<(), EngineError> {
         let name = self.nvidia_runtime_name.as_str();
         if plan.changes.is_empty() {
-            say(format!("{}'s configuration is as it should be: nothing was changed", self.runtime.word()));
-            say(format!("in force: {}", plan.force.describe(name)));
+            eprint_line(format!(
+                "{}'s configuration is as it should be: nothing was changed",
+                self.runtime.kebab_name()
+            ));
+            eprint_line(format!("in force: {}", plan.effective.describe(name)));
             return Ok(());
         }
-        let before = Force::of(files, &files.layers(&Pending::new())?)?;
-        let now = if self.dry_run { None } else { Some(plan.carry_out(files, &[name])?) };
+        let before = EffectiveConfig::of(files, &files.layers(&Pending::new())?)?;
+        let now = if self.dry_run { None } else { Some(plan.apply(files, &[name])?) };
         for (path, change) in &plan.changes {
             let file = path.display();
             match (change, self.dry_run) {
@@ -171,39 +180,40 @@ impl Configure {
                     let title = if plan.changes.len() > 1 { format!("# {file}\n") } else { String::new() };
                     print(&(title + text))?;
                 }
-                (Change::Delete, true) => say(format!("{file} would be removed: nothing else is in it")),
-                (Change::Delete, false) => say(format!("{file} is removed: nothing else is in it")),
-                (Change::Write(_), false) => say(format!("{file} is written")),
+                (Change::Delete, true) => eprint_line(format!("{file} would be removed: nothing else is in it")),
+                (Change::Delete, false) => eprint_line(format!("{file} is removed: nothing else is in it")),
+                (Change::Write(_), false) => eprint_line(format!("{file} is written")),
             }
         }
         let Some(now) = now else {
-            say(format!("would be in force: {}", plan.force.describe(name)));
+            eprint_line(format!("would be in force: {}", plan.effective.describe(name)));
             return Ok(());
         };
-        say(format!("in force: {}", now.describe(name)));
-        if let Some(counts) = now.counts(self.runtime, &before) {
-            say(counts);
+        eprint_line(format!("in force: {}", now.describe(name)));
+        if let Some(hint) = now.restart_hint(self.runtime, &before) {
+            eprint_line(hint);
         }
         Ok(())
     }
 
     fn files(&self) -> Result<Files, EngineError> {
         let mut files = Files::of(self.runtime);
-        let drop_in = given(&self.drop_in_config).filter(|path| *path != Path::new(BY_ENGINE)).map(Path::to_path_buf);
+        let drop_in =
+            non_empty(&self.drop_in_config).filter(|path| *path != Path::new(ENGINE_DEFAULT)).map(Path::to_path_buf);
         if let Some(path) = &drop_in {
             if matches!(self.runtime, Engine::Docker | Engine::Podman) {
-                let engine = self.runtime.word();
+                let engine = self.runtime.kebab_name();
                 return Err(EngineError::Usage(format!(
                     "--drop-in-config: {engine} has no such file; --config names its file"
                 )));
             }
-            whole("--drop-in-config", path)?;
+            check_absolute("--drop-in-config", path)?;
         }
-        // From the root: what it imports is looked for beside it, whatever our working directory is.
-        let config = given(&self.config).map(std::path::absolute).transpose();
+        // Absolute: imports are relative to this file, not to our working directory.
+        let config = non_empty(&self.config).map(std::path::absolute).transpose();
         let config = config.map_err(|error| EngineError::Usage(format!("--config: {error}")))?;
         match (config, self.runtime) {
-            // Podman has directories of such files: the one that is named is ours.
+            // Podman reads directories of files: the named file is ours.
             (Some(path), Engine::Podman) => {
                 let folder = path.parent().filter(|folder| folder.extension().is_some_and(|end| end == "d"));
                 files.top = folder.map_or_else(|| path.clone(), |folder| folder.with_file_name("containers.conf"));
@@ -213,12 +223,12 @@ impl Configure {
             (None, _) => {}
         }
         if self.runtime != Engine::Podman {
-            // An empty name is NVIDIA's way to say: into the engine's own file.
+            // As with NVIDIA's program, an empty name means the engine's own file.
             let own = self.drop_in_config.as_ref().is_some_and(|path| path.as_os_str().is_empty());
             files.drop_in = if own && self.runtime == Engine::Crio { Some(files.top.clone()) } else { drop_in };
         }
         files.merges = self.runtime == Engine::Containerd
-            && source::containerd_release(Path::new("/"), given(&self.executable_path)) >= Some((2, 1));
+            && source::containerd_release(Path::new("/"), non_empty(&self.executable_path)) >= Some((2, 1));
         Ok(files)
     }
 
@@ -227,55 +237,59 @@ impl Configure {
         request.default = self.set_as_default;
         request.cdi = self.cdi;
         if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
-            say(format!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word()));
+            eprint_line(format!(
+                "--cdi.enabled is passed over: {} reads CDI files in any case",
+                self.runtime.kebab_name()
+            ));
         }
-        let release = source::containerd_release(Path::new("/"), given(&self.executable_path));
+        let release = source::containerd_release(Path::new("/"), non_empty(&self.executable_path));
         if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
             request.containerd_version = 3;
         }
         Ok(request)
     }
 
-    fn pattern(&self) -> Result<Option<Force>, EngineError> {
-        let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
-        if !asks && (self.config_source == Source::Command || given(&self.executable_path).is_some()) {
-            let engine = self.runtime.word();
-            say(format!(
+    fn template(&self) -> Result<Option<EffectiveConfig>, EngineError> {
+        let has_command = matches!(self.runtime, Engine::Containerd | Engine::Crio);
+        if !has_command && (self.config_source == Source::Command || non_empty(&self.executable_path).is_some()) {
+            let engine = self.runtime.kebab_name();
+            eprint_line(format!(
                 "--config-source=command and --executable-path are passed over: {engine} prints no configuration"
             ));
         }
-        match asks && self.config_source == Source::Command {
-            true => source::ask(self.runtime, Path::new("/"), given(&self.executable_path)).map(Some),
+        match has_command && self.config_source == Source::Command {
+            true => source::read_from_engine(self.runtime, Path::new("/"), non_empty(&self.executable_path)).map(Some),
             false => Ok(None),
         }
     }
 
-    fn hook(&self) -> Result<(), EngineError> {
-        whole("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
-        say(format!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode));
-        let text = hook(&self.nvidia_runtime_hook_path);
-        match given(&self.oci_hook_path).filter(|_| !self.dry_run) {
+    fn write_hook_file(&self) -> Result<(), EngineError> {
+        check_absolute("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
+        eprint_line(format!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode));
+        let text = hook_file_text(&self.nvidia_runtime_hook_path);
+        match non_empty(&self.oci_hook_path).filter(|_| !self.dry_run) {
             None => print(&text)?,
             Some(path) => {
                 text_file::save(path, &text)
                     .map_err(|source| EngineError::Write { path: path.to_path_buf(), source })?;
-                say(format!("{} is written", path.display()));
+                eprint_line(format!("{} is written", path.display()));
             }
         }
         Ok(())
     }
 
-    /// Podman and CRI-O want a whole path; Docker and containerd look in their own `PATH`, which need not be ours.
+    /// The absolute path of the runtime program. Podman and CRI-O need one; Docker and containerd search their own `PATH`, which may
+    /// differ from ours.
     fn program(&self) -> Result<String, EngineError> {
         let named = &self.nvidia_runtime_path;
         if named.contains('/') {
-            whole("--nvidia-runtime-path", Path::new(named))?;
+            check_absolute("--nvidia-runtime-path", Path::new(named))?;
             return Ok(named.clone());
         }
-        // The one that came with this program first: sudo's PATH may lack the folder, or have another one's.
+        // The program beside this one comes first: sudo's PATH may lack this folder, or may have another toolkit's.
         let beside = executable::path().ok().and_then(|this| this.parent().map(Path::to_path_buf));
         let path = std::env::var_os("PATH").unwrap_or_default();
-        // What is not absolute means another folder to the engine.
+        // The engine would resolve a relative folder from its own working directory.
         let folders = beside.into_iter().chain(std::env::split_paths(&path)).filter(|folder| folder.is_absolute());
         let found = folders.map(|folder| folder.join(named)).find(|program| program.is_file());
         Ok(found
@@ -288,7 +302,7 @@ fn print(text: &str) -> Result<(), EngineError> {
     crate::output::print(text).map_err(|source| EngineError::Write { path: "standard output".into(), source })
 }
 
-fn whole(flag: &str, path: &Path) -> Result<(), EngineError> {
+fn check_absolute(flag: &str, path: &Path) -> Result<(), EngineError> {
     match path.is_absolute() {
         true => Ok(()),
         false => Err(EngineError::Usage(format!("{flag}={} must begin with a slash", path.display()))),

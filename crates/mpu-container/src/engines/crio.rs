@@ -6,44 +6,44 @@
 //!
 //! Source: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
 
-use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
-use super::tables::{bare, complete, edit, forget, set, table, text, within};
+use super::request::{FormatError, Runtime, RuntimeRequest, Settings};
+use super::tables::{edit, fill_missing, remove_if_equal, set, string_at, strip_layout, sub_tables, table};
 use toml_edit::{DocumentMut, Table};
 
 pub(super) const RUNTIME: [&str; 2] = ["crio", "runtime"];
 pub(super) const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
 
 /// Keys that select a runtime's program. They are not copied.
-const ITS_OWN: [&str; 5] =
+const PROGRAM_KEYS: [&str; 5] =
     ["runtime_path", "runtime_type", "platform_runtime_paths", "inherit_default_runtime", "runtime_config_path"];
 
-pub(super) fn settings(of: &str) -> Result<Settings, Malformed> {
-    let root: DocumentMut = of.parse()?;
-    let runtimes = within(&root, &RUNTIMES).map(|(name, keys)| {
-        let keys = bare(keys);
-        (name.to_string(), Runtime { program: text(&keys, &[], "runtime_path"), keys })
+pub(super) fn settings(text: &str) -> Result<Settings, FormatError> {
+    let root: DocumentMut = text.parse()?;
+    let runtimes = sub_tables(&root, &RUNTIMES).map(|(name, keys)| {
+        let keys = strip_layout(keys);
+        (name.to_string(), Runtime { program: string_at(&keys, &[], "runtime_path"), keys })
     });
     Ok(Settings {
         section: false,
-        default: text(&root, &RUNTIME, "default_runtime"),
+        default: string_at(&root, &RUNTIME, "default_runtime"),
         runtimes: runtimes.collect(),
         cdi: None,
     })
 }
 
-pub(super) fn with(of: &str, request: &RuntimeRequest, pattern: &Table) -> Result<String, Malformed> {
-    edit(of, |root| {
+pub(super) fn add_runtime(text: &str, request: &RuntimeRequest, template: &Table) -> Result<String, FormatError> {
+    edit(text, |root| {
         let runtime = table(root, &[&RUNTIMES[..], &[&request.name]].concat())?;
         set(runtime, "runtime_path", request.path.as_str());
         set(runtime, "runtime_type", "oci");
-        let mut pattern = pattern.clone();
-        for key in ITS_OWN {
-            pattern.remove(key);
+        let mut template = template.clone();
+        for key in PROGRAM_KEYS {
+            template.remove(key);
         }
-        complete(runtime, &pattern);
+        fill_missing(runtime, &template);
         match request.default {
             Some(true) => set(table(root, &RUNTIME)?, "default_runtime", request.name.as_str()),
-            Some(false) => forget(root, &RUNTIME, "default_runtime", &request.name),
+            Some(false) => remove_if_equal(root, &RUNTIME, "default_runtime", &request.name),
             None => {}
         }
         Ok(())

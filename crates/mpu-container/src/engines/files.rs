@@ -1,12 +1,12 @@
 //! The files of an engine's configuration, in the order in which they override each other.
 //!
-//! In a container, paths within files are the host's; [`Paths`] maps them.
+//! The installer runs in a container, but paths within the files are the host's; [`Paths`] maps them.
 //!
-//! Source: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them,
-//! theirs after all of those); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
+//! Source: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them, in breadth-first
+//! order); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
 
 use super::containerd;
-use super::{Engine, EngineError, Malformed, malformed};
+use super::{Engine, EngineError, FormatError, malformed};
 use crate::glob;
 use crate::text_file;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,29 +15,29 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-/// Limit of a configuration file's size.
-pub(super) const LIMIT: u64 = 4 << 20;
+/// Maximum size of a configuration file in bytes.
+pub(super) const MAX_FILE_SIZE: u64 = 4 << 20;
 
-/// Planned contents of files; none for a file to be removed.
+/// Planned contents of files; `None` for a file to be removed.
 pub type Pending = BTreeMap<PathBuf, Option<String>>;
 
 #[derive(Debug, Clone, Default)]
 pub struct Paths {
     /// The host's root; `/` if empty.
     pub root: PathBuf,
-    /// Directories of the host that are elsewhere, and where.
+    /// Directories of the host that are mounted at another path: the host's path, and ours.
     pub folders: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Paths {
-    fn here(&self, path: &Path) -> PathBuf {
-        let moved = self.folders.iter().find_map(|(host, here)| Some(here.join(path.strip_prefix(host).ok()?)));
+    fn local(&self, path: &Path) -> PathBuf {
+        let moved = self.folders.iter().find_map(|(host, local)| Some(local.join(path.strip_prefix(host).ok()?)));
         let below = || Path::new("/").join(&self.root).join(path.strip_prefix("/").unwrap_or(path));
         moved.unwrap_or_else(below)
     }
 
     pub fn host(&self, path: &Path) -> PathBuf {
-        let moved = self.folders.iter().find_map(|(host, here)| Some(host.join(path.strip_prefix(here).ok()?)));
+        let moved = self.folders.iter().find_map(|(host, local)| Some(host.join(path.strip_prefix(local).ok()?)));
         let below = || Some(Path::new("/").join(path.strip_prefix(&self.root).ok()?));
         moved.or_else(below).unwrap_or_else(|| path.to_path_buf())
     }
@@ -66,7 +66,7 @@ impl Files {
         Files { engine, top: engine.top().into(), drop_in: None, merges: false, paths: Paths::default() }
     }
 
-    /// The file that gets the runtime where none has it yet.
+    /// The file that gets the runtime if no file has it yet.
     pub fn own(&self) -> PathBuf {
         let beside = |name: &str| self.folder().join(name);
         match (&self.drop_in, self.engine) {
@@ -79,18 +79,18 @@ impl Files {
 
     /// The directory that CRI-O or Podman reads: that of the selected file, if its name ends in `.d`.
     fn folder(&self) -> PathBuf {
-        let named = self.drop_in.as_deref().and_then(Path::parent).filter(|folder| ends(folder, "d"));
-        let usual = Path::new(self.engine.top()).with_extension("conf.d");
-        let beside = || self.top.with_file_name(usual.file_name().unwrap_or_default());
+        let named = self.drop_in.as_deref().and_then(Path::parent).filter(|folder| has_extension(folder, "d"));
+        let default_path = Path::new(self.engine.top()).with_extension("conf.d");
+        let beside = || self.top.with_file_name(default_path.file_name().unwrap_or_default());
         named.map_or_else(beside, Path::to_path_buf)
     }
 
-    /// Whether the engine reads the file that gets the runtime without further configuration.
+    /// Whether the engine reads the file of [`Files::own`] without further configuration.
     pub fn reads_own(&self) -> bool {
         self.engine != Engine::Crio || self.own() == self.top || self.own().parent() == Some(&self.folder())
     }
 
-    /// Every file that is there, or will be, the one that counts most last.
+    /// All existing and planned files. A later file overrides an earlier one.
     pub fn layers(&self, pending: &Pending) -> Result<Vec<Layer>, EngineError> {
         let paths = match self.engine {
             Engine::Docker => vec![self.top.clone()],
@@ -101,46 +101,46 @@ impl Files {
                     all.push(PathBuf::from("/usr/share/containers/containers.conf"));
                 }
                 all.push(self.top.clone());
-                // Podman passes over folders in it.
+                // Podman ignores subdirectories.
                 walk(&self.folder(), pending, self.engine == Engine::Crio, &mut all)?;
                 let own = self.own();
                 if !all.contains(&own) {
                     all.push(own);
                 }
-                // Podman takes nothing else; CRI-O takes all, whatever the name.
-                all.retain(|path| self.engine == Engine::Crio || *path == self.own() || ends(path, "conf"));
+                // Podman reads only `*.conf`; CRI-O reads every file.
+                all.retain(|path| self.engine == Engine::Crio || *path == self.own() || has_extension(path, "conf"));
                 all
             }
         };
         let texts = paths.into_iter().map(|path| Ok((read(&path, pending)?, path)));
-        let there = texts.filter_map(|read: Result<_, EngineError>| match read {
+        let layers = texts.filter_map(|read: Result<_, EngineError>| match read {
             Ok((text, path)) => Some(Ok(Layer { path, text: text?, version: 0 })),
             Err(error) => Some(Err(error)),
         });
-        there.collect()
+        layers.collect()
     }
 
-    /// Where the file is that another one imports, or the pattern of some.
+    /// The local path of an import, or of its pattern, in the file at `path`.
     pub(super) fn imported_from(&self, path: &Path, import: &str) -> PathBuf {
         match Path::new(import) {
-            whole if whole.is_absolute() => self.paths.here(&clean(whole)),
+            whole if whole.is_absolute() => self.paths.local(&clean(whole)),
             part => clean(&path.parent().unwrap_or(Path::new("/")).join(part)),
         }
     }
 
     fn imported(&self, pending: &Pending) -> Result<Vec<Layer>, EngineError> {
         let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
-        let mut waiting = VecDeque::from([(self.top.clone(), 1)]);
-        while let Some((path, otherwise)) = waiting.pop_front() {
+        let mut queue = VecDeque::from([(self.top.clone(), 1)]);
+        while let Some((path, inherited)) = queue.pop_front() {
             if !seen.insert(path.clone()) {
                 continue;
             }
             let Some(text) = read(&path, pending)? else { continue };
-            let version = containerd::version(&text, otherwise, otherwise).map_err(malformed(&path))?;
+            let version = containerd::version(&text, inherited, inherited).map_err(malformed(&path))?;
             for import in containerd::imports(&text).map_err(malformed(&path))? {
                 let files = expand(&self.imported_from(&path, &import), pending)?;
-                let files = files.ok_or(Malformed::Pattern(import)).map_err(malformed(&path))?;
-                waiting.extend(files.into_iter().map(|path| (path, version)));
+                let files = files.ok_or(FormatError::Pattern(import)).map_err(malformed(&path))?;
+                queue.extend(files.into_iter().map(|path| (path, version)));
             }
             all.push(Layer { path, text, version });
         }
@@ -152,18 +152,18 @@ pub fn read(path: &Path, pending: &Pending) -> Result<Option<String>, EngineErro
     if let Some(planned) = pending.get(path) {
         return Ok(planned.clone());
     }
-    match text_file::read(path, LIMIT) {
+    match text_file::read(path, MAX_FILE_SIZE) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(EngineError::Read { path: path.to_path_buf(), source }),
     }
 }
 
-fn ends(path: &Path, with: &str) -> bool {
+fn has_extension(path: &Path, with: &str) -> bool {
     path.extension().is_some_and(|end| end == with)
 }
 
-/// The names in a directory, those that will be there among them, in their order.
+/// The existing and planned names in a directory, sorted.
 fn names(folder: &Path, pending: &Pending) -> Result<BTreeSet<OsString>, EngineError> {
     let at = |source| EngineError::Read { path: folder.to_path_buf(), source };
     let mut all = BTreeSet::new();
@@ -181,11 +181,11 @@ fn names(folder: &Path, pending: &Pending) -> Result<BTreeSet<OsString>, EngineE
     Ok(all)
 }
 
-fn walk(folder: &Path, pending: &Pending, deep: bool, all: &mut Vec<PathBuf>) -> Result<(), EngineError> {
+fn walk(folder: &Path, pending: &Pending, recursive: bool, all: &mut Vec<PathBuf>) -> Result<(), EngineError> {
     for name in names(folder, pending)? {
         let path = folder.join(name);
-        match path.symlink_metadata().is_ok_and(|there| there.is_dir()) {
-            true if deep => walk(&path, pending, deep, all)?,
+        match path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            true if recursive => walk(&path, pending, recursive, all)?,
             true => {}
             false => all.push(path),
         }
@@ -193,7 +193,7 @@ fn walk(folder: &Path, pending: &Pending, deep: bool, all: &mut Vec<PathBuf>) ->
     Ok(())
 }
 
-/// A path without `..`, by its names alone, as containerd cleans what it imports.
+/// Removes `..` from a path lexically, as containerd does with imports.
 fn clean(path: &Path) -> PathBuf {
     let mut names = PathBuf::new();
     for part in path.components() {
@@ -201,7 +201,7 @@ fn clean(path: &Path) -> PathBuf {
             Component::ParentDir if matches!(names.components().next_back(), Some(Component::Normal(_))) => {
                 names.pop();
             }
-            // Nothing is above the root.
+            // The root's parent is the root.
             Component::ParentDir if names.is_absolute() => {}
             other => names.push(other),
         }
@@ -209,12 +209,12 @@ fn clean(path: &Path) -> PathBuf {
     names
 }
 
-/// Whether containerd takes an import for a pattern. One without `*` names itself, be it there or not.
+/// Whether containerd treats an import as a pattern. An import without `*` names one file, which must exist.
 pub(super) fn is_pattern(import: &Path) -> bool {
     import.to_string_lossy().contains('*')
 }
 
-/// The files that an import names, in their order; none if it is a pattern that containerd refuses.
+/// The files that an import matches, sorted; none if containerd refuses the pattern.
 fn expand(import: &Path, pending: &Pending) -> Result<Option<Vec<PathBuf>>, EngineError> {
     if !is_pattern(import) {
         return Ok(Some(vec![import.to_path_buf()]));

@@ -1,16 +1,16 @@
-//! The program `leave`: makes our wrapper no engine's default runtime any more. The package's script runs it before the wrapper is removed:
-//! an engine with a missing default runtime starts no container.
+//! The program `leave`: removes our wrapper as the default runtime of every engine. The package's script runs it before it removes the
+//! wrapper: an engine with a missing default runtime starts no container.
 //!
-//! Only a default runtime whose program is this executable is ours.
+//! A default runtime is ours only if its program is this executable.
 
+use super::effective::EffectiveConfig;
 use super::files::{Files, Pending};
-use super::force::Force;
-use super::plan::undefaulting;
+use super::plan::plan_unset_default;
 use super::{Engine, EngineError, source};
+use crate::kebab_name::KebabName;
 use crate::lock::Lock;
-use crate::output::{print, say};
+use crate::output::{eprint_line, print};
 use crate::program::{self, Program};
-use crate::words::Words;
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::fs;
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub const PROGRAM: Program = Program {
-    own: "leave",
-    nvidia: &[],
+    name: "leave",
+    nvidia_names: &[],
     about: "makes our runtime no engine's default one any more",
     run: main,
     command: Some(Args::command),
@@ -37,7 +37,7 @@ struct Args {}
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
     if let Err(error) = Args::try_parse_from(arguments) {
-        return program::refused(&error);
+        return program::print_clap_error(&error);
     }
     let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let mut failed = false;
@@ -45,17 +45,21 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         let mut files = Files::of(*engine);
         files.merges =
             *engine == Engine::Containerd && source::containerd_release(Path::new("/"), None) >= Some((2, 1));
-        match leave(&files, |program| is_ours(program, &this)) {
+        match unset_own_default(&files, |program| is_ours(program, &this)) {
             Ok(None) => {}
             Ok(Some((name, before, now))) => {
-                say(format!("{}: its default runtime was ours; now {}", engine.word(), now.describe(&name)));
-                if let Some(counts) = now.counts(*engine, &before) {
-                    say(counts);
+                eprint_line(format!(
+                    "{}: its default runtime was ours; now {}",
+                    engine.kebab_name(),
+                    now.describe(&name)
+                ));
+                if let Some(hint) = now.restart_hint(*engine, &before) {
+                    eprint_line(hint);
                 }
-                failed |= print(&format!("{}\n", engine.word())).is_err();
+                failed |= print(&format!("{}\n", engine.kebab_name())).is_err();
             }
             Err(error) => {
-                say(format!("mpu-container: leave: {}: {error}", engine.word()));
+                eprint_line(format!("mpu-container: leave: {}: {error}", engine.kebab_name()));
                 failed = true;
             }
         }
@@ -64,28 +68,29 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// Removes our runtime as an engine's default. Returns its name and the effective configuration before and after; none if it was not the default.
-pub(super) fn leave(
+pub(super) fn unset_own_default(
     files: &Files,
     is_ours: impl Fn(&str) -> bool,
-) -> Result<Option<(String, Force, Force)>, EngineError> {
-    let ours = || -> Result<Option<(String, Force)>, EngineError> {
-        let force = Force::of(files, &files.layers(&Pending::new())?)?;
-        let name = force.default.as_ref().map(|(name, _)| name.clone());
-        // Podman may name the program itself.
-        let name = name.filter(|name| is_ours(force.program(name).unwrap_or(name)));
-        Ok(name.map(|name| (name, force)))
+) -> Result<Option<(String, EffectiveConfig, EffectiveConfig)>, EngineError> {
+    let own_default = || -> Result<Option<(String, EffectiveConfig)>, EngineError> {
+        let effective = EffectiveConfig::of(files, &files.layers(&Pending::new())?)?;
+        let name = effective.default.as_ref().map(|(name, _)| name.clone());
+        // Podman's default may be a program's path instead of a name.
+        let name = name.filter(|name| is_ours(effective.program(name).unwrap_or(name)));
+        Ok(name.map(|name| (name, effective)))
     };
-    if ours()?.is_none() {
+    if own_default()?.is_none() {
         return Ok(None);
     }
-    // Not before: a lock makes the folder of an engine that is not there. Another program may have changed the files meanwhile.
+    // Locked only now: a lock creates the engine's directory, which a host without this engine must not get. Another program may have
+    // changed the files before the lock.
     let _lock = Lock::of(&files.top)?;
-    let Some((name, force)) = ours()? else { return Ok(None) };
-    let now = undefaulting(files, &name)?.carry_out(files, &[&name])?;
-    Ok(Some((name, force, now)))
+    let Some((name, effective)) = own_default()? else { return Ok(None) };
+    let now = plan_unset_default(files, &name)?.apply(files, &[&name])?;
+    Ok(Some((name, effective, now)))
 }
 
-/// Whether a runtime's program is this executable, also through links. A name without a folder is looked up as an engine does.
+/// Whether a runtime's program is this executable, also through links. A bare name is looked up in `PATH` and the usual directories.
 fn is_ours(program: &str, this: &Path) -> bool {
     let Ok(this) = fs::canonicalize(this) else { return false };
     let is_it = |path: &Path| fs::canonicalize(path).is_ok_and(|real| real == this);

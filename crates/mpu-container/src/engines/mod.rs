@@ -1,14 +1,14 @@
-//! Container engines' configuration: makes our runtime wrapper known to Docker, containerd, CRI-O and Podman, and undoes it.
+//! Adds our runtime wrapper to the configuration of Docker, containerd, CRI-O and Podman, and removes it.
 //!
 //! Comments, order and unknown keys in the files stay (JSON may get other line breaks). A change is checked against the effective
-//! configuration ([`force`]) before a file is written, and again afterwards ([`plan`]). Starts and stops no engine.
+//! configuration ([`effective`]) before a file is written, and again afterwards ([`plan`]). Starts and stops no engine.
 
 pub mod command;
 mod containerd;
 mod crio;
 mod docker;
+pub mod effective;
 pub mod files;
-pub mod force;
 pub mod leave;
 pub mod plan;
 mod podman;
@@ -24,7 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use toml_edit::Table;
 
-pub use request::{Malformed, RuntimeRequest};
+pub use request::{FormatError, RuntimeRequest};
 
 /// An engine whose configuration can hold a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -40,7 +40,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// The file that it starts with, where its packages have it.
+    /// The first configuration file that the engine reads, at the path that its packages use.
     pub fn top(self) -> &'static str {
         match self {
             Engine::Docker => "/etc/docker/daemon.json",
@@ -60,33 +60,35 @@ impl Engine {
         settings.map_err(malformed(&layer.path))
     }
 
-    /// The text with the runtime, which gets the pattern's keys where it has none.
-    fn with(self, layer: &Layer, request: &RuntimeRequest, pattern: &Table) -> Result<String, EngineError> {
+    /// Adds the runtime to the text. Copies the keys of `template` that the runtime does not have.
+    fn add_runtime(self, layer: &Layer, request: &RuntimeRequest, template: &Table) -> Result<String, EngineError> {
         let new = match self {
-            Engine::Docker => docker::with(&layer.text, request),
-            Engine::Containerd => containerd::with(&layer.text, request, pattern, layer.version),
-            Engine::Crio => crio::with(&layer.text, request, pattern),
-            Engine::Podman => podman::with(&layer.text, request),
+            Engine::Docker => docker::add_runtime(&layer.text, request),
+            Engine::Containerd => containerd::add_runtime(&layer.text, request, template, layer.version),
+            Engine::Crio => crio::add_runtime(&layer.text, request, template),
+            Engine::Podman => podman::add_runtime(&layer.text, request),
         };
         new.map_err(malformed(&layer.path))
     }
 
-    fn not_default(self, layer: &Layer, name: &str) -> Result<String, EngineError> {
+    fn unset_default(self, layer: &Layer, name: &str) -> Result<String, EngineError> {
         let new = match self {
-            Engine::Docker => docker::not_default(&layer.text, name),
-            Engine::Containerd => containerd::not_default(&layer.text, name, layer.version),
-            Engine::Crio => tables::not_default(&layer.text, &crio::RUNTIME, "default_runtime", name),
-            Engine::Podman => tables::not_default(&layer.text, &podman::ENGINE, "runtime", name),
+            Engine::Docker => docker::unset_default(&layer.text, name),
+            Engine::Containerd => containerd::unset_default(&layer.text, name, layer.version),
+            Engine::Crio => tables::unset_default(&layer.text, &crio::RUNTIME, "default_runtime", name),
+            Engine::Podman => tables::unset_default(&layer.text, &podman::ENGINE, "runtime", name),
         };
         new.map_err(malformed(&layer.path))
     }
 
-    fn without(self, layer: &Layer, name: &str) -> Result<Option<String>, EngineError> {
+    fn remove_runtime(self, layer: &Layer, name: &str) -> Result<Option<String>, EngineError> {
         let left = match self {
-            Engine::Docker => docker::without(&layer.text, name).map(Some),
-            Engine::Containerd => containerd::without(&layer.text, name, layer.version),
-            Engine::Crio => tables::without(&layer.text, &crio::RUNTIMES, &crio::RUNTIME, "default_runtime", name),
-            Engine::Podman => tables::without(&layer.text, &podman::RUNTIMES, &podman::ENGINE, "runtime", name),
+            Engine::Docker => docker::remove_runtime(&layer.text, name).map(Some),
+            Engine::Containerd => containerd::remove_runtime(&layer.text, name, layer.version),
+            Engine::Crio => {
+                tables::remove_runtime(&layer.text, &crio::RUNTIMES, &crio::RUNTIME, "default_runtime", name)
+            }
+            Engine::Podman => tables::remove_runtime(&layer.text, &podman::RUNTIMES, &podman::ENGINE, "runtime", name),
         };
         left.map_err(malformed(&layer.path))
     }
@@ -100,10 +102,10 @@ pub enum Change {
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    #[error("nothing was changed: {} would overrule it, where {what}; change or remove that first", by.display())]
-    Overruled { what: String, by: PathBuf },
+    #[error("nothing was changed: {} would overrule it, where {conflict}; change or remove that first", file.display())]
+    Overruled { conflict: String, file: PathBuf },
     #[error("the files were written, but something else is in force now: {found}")]
-    NotInForce { found: String },
+    NotEffective { found: String },
     #[error(
         "{command} does not print the engine's configuration: {reason}; --config-source=file reads the files instead"
     )]
@@ -114,23 +116,24 @@ pub enum EngineError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    /// It cannot be written, and earlier changes cannot be undone.
+    /// The file cannot be written, and some earlier changes cannot be undone.
     #[error("cannot write {}, and not all that was done before could be taken back: {kept}", path.display())]
-    Half { path: PathBuf, source: io::Error, kept: String },
+    PartlyUndone { path: PathBuf, source: io::Error, kept: String },
     #[error(transparent)]
     Locked(#[from] LockError),
-    /// It cannot be parsed, so a change could lose something.
+    /// The file cannot be parsed, so a change could lose something.
     #[error("{} is left as it is: {reason}", path.display())]
-    Malformed { path: PathBuf, reason: Malformed },
+    Malformed { path: PathBuf, reason: FormatError },
 }
 
-fn malformed(path: &Path) -> impl FnOnce(Malformed) -> EngineError + '_ {
+fn malformed(path: &Path) -> impl FnOnce(FormatError) -> EngineError + '_ {
     |reason| EngineError::Malformed { path: path.to_path_buf(), reason }
 }
 
 const PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-pub fn hook(program: &Path) -> String {
+/// The text of an OCI hook file that runs the program as a prestart hook in every container.
+pub fn hook_file_text(program: &Path) -> String {
     let folder = program.parent().and_then(Path::to_str).filter(|folder| !PATH.contains(folder));
     let path = PATH.into_iter().chain(folder).collect::<Vec<_>>().join(":");
     let name = program.file_name().unwrap_or_default().to_string_lossy();

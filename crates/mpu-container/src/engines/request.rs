@@ -1,4 +1,4 @@
-//! The requested runtime of an engine, and errors of its configuration's text.
+//! A requested runtime, the settings of one configuration file, and its format errors.
 
 use toml_edit::Table;
 
@@ -6,12 +6,12 @@ use toml_edit::Table;
 pub struct RuntimeRequest {
     pub name: String,
     pub path: String,
-    /// Whether containers that name no runtime get this one; none leaves that as it is.
+    /// Whether containers that name no runtime get this one; `None` does not change the default.
     pub default: Option<bool>,
     pub cdi: bool,
     /// The version of a new containerd configuration.
     pub containerd_version: i64,
-    /// The kind of runtime that containerd takes it for.
+    /// containerd's `runtime_type`.
     pub runtime_type: String,
     pub annotations: Vec<String>,
 }
@@ -32,7 +32,7 @@ impl RuntimeRequest {
 
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// Whether it may replace the whole section of earlier files.
+    /// Whether the file has a section that can replace the whole section of earlier files.
     pub section: bool,
     pub default: Option<String>,
     pub runtimes: Vec<(String, Runtime)>,
@@ -46,7 +46,7 @@ pub struct Runtime {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Malformed {
+pub enum FormatError {
     #[error("not JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error("not TOML: {0}")]
@@ -55,9 +55,9 @@ pub enum Malformed {
     NoTable(String),
     #[error("the import {0:?} has a bracket or a backslash too few or too many")]
     Pattern(String),
-    /// A key that a file has more than once, of which only the last one would be kept.
+    /// A rewrite would keep only the last value of this key.
     #[error("the key '{0}' is there twice; an engine takes the last one, so remove the other one")]
-    Twice(String),
+    DuplicateKey(String),
     #[error("containerd's configuration version {0} is not known (1, 2 and 3 are)")]
     Version(i64),
 }

@@ -1,4 +1,4 @@
-//! The CDI file for management containers: every node of the driver as one device.
+//! The CDI file for management containers: one device with all nodes of the driver.
 
 use super::error::InstallError;
 use super::flags::Options;
@@ -16,15 +16,15 @@ pub fn kind(options: &Options) -> Result<Kind, InstallError> {
 }
 
 pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
-    let or = |flag: &str, other: &str| match options.text(flag) {
-        "" => PathBuf::from(options.text(other)),
+    let option_or = |flag: &str, fallback: &str| match options.text(flag) {
+        "" => PathBuf::from(options.text(fallback)),
         path => PathBuf::from(path),
     };
     let files = PathBuf::from(options.text("driver-root-ctr-path"));
-    let devices = or("dev-root-ctr-path", "driver-root-ctr-path");
+    let devices = option_or("dev-root-ctr-path", "driver-root-ctr-path");
     let root = DriverRoot::at(&files, Some(&devices));
     if nodes(options)? {
-        nodes::make_control(&root, false, &mut |line| note(line))?;
+        nodes::create_control_nodes(&root, false, &mut |line| note(line))?;
     }
     let kind = kind(options)?;
     let path = Path::new(options.text("cdi-output-dir")).join(format!("{}-{}.yaml", kind.vendor(), kind.class()));
@@ -34,23 +34,23 @@ pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<
         names: Vec::new(),
         devices: vec!["all".into()],
         all: false,
-        edits: Edits::of(folder.join("nvidia-cdi-hook")),
+        edits: Edits::new(folder.join("nvidia-cdi-hook")),
     };
     let mut spec = generate::generate(&root, &request).map_err(|source| InstallError::Cdi(source.into()))?;
-    transform::root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);
+    transform::change_root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);
     if devices != files {
-        transform::root(&mut spec, &devices, &or("dev-root", "driver-root"), Relative::Host);
+        transform::change_root(&mut spec, &devices, &option_or("dev-root", "driver-root"), Relative::Host);
     }
-    file::write(&path, file::text(&spec, Format::Yaml).as_bytes())
+    file::write(&path, file::serialize(&spec, Format::Yaml).as_bytes())
         .map_err(|source| InstallError::Cdi(source.into()))?;
     note(format!("wrote {}", path.display()));
     Ok(())
 }
 
 pub fn nodes(options: &Options) -> Result<bool, InstallError> {
-    let words = options.list("create-device-nodes");
-    if let Some(other) = words.iter().find(|word| !matches!(word.as_str(), "control" | "none")) {
-        return Err(InstallError::Usage(format!("--create-device-nodes={other} is neither control nor none")));
+    let values = options.list("create-device-nodes");
+    if let Some(unknown) = values.iter().find(|value| !matches!(value.as_str(), "control" | "none")) {
+        return Err(InstallError::Usage(format!("--create-device-nodes={unknown} is neither control nor none")));
     }
-    Ok(words.iter().any(|word| word == "control") && !words.iter().any(|word| word == "none"))
+    Ok(values.iter().any(|value| value == "control") && !values.iter().any(|value| value == "none"))
 }

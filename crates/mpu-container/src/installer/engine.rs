@@ -2,12 +2,12 @@
 
 use super::error::InstallError;
 use super::flags::Options;
-use super::place::RUNTIMES;
+use super::programs::RUNTIMES;
 use super::restart::{self, Mode};
+use crate::engines::effective::EffectiveConfig;
 use crate::engines::files::{Files, Paths, read};
-use crate::engines::force::Force;
-use crate::engines::plan::{Plan, adding, before, dropping, restoring, undefaulting};
-use crate::engines::{Engine, EngineError, RuntimeRequest, hook, source};
+use crate::engines::plan::{Plan, plan_add, plan_remove_from_drop_in, plan_restore, plan_unset_default, record_docker};
+use crate::engines::{Engine, EngineError, RuntimeRequest, hook_file_text, source};
 use crate::lock::Lock;
 use crate::text_file;
 use clap::ValueEnum;
@@ -15,8 +15,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The record of Docker's earlier settings, beside the programs' configuration.
-const BEFORE: &str = ".config/nvidia-container-runtime/before.json";
+/// The file with Docker's earlier settings, in the directory of the programs' configuration.
+const DOCKER_RECORD: &str = ".config/nvidia-container-runtime/before.json";
 
 pub struct Host {
     files: Files,
@@ -24,7 +24,7 @@ pub struct Host {
     program: Option<PathBuf>,
     mode: Mode,
     socket: PathBuf,
-    /// The hook file, where CRI-O learns of us by that.
+    /// The hook file of CRI-O with `--config-mode=hook`.
     hook: Option<PathBuf>,
 }
 
@@ -34,11 +34,11 @@ impl Host {
         let engine = Engine::from_str(word, false).ok().filter(|engine| *engine != Engine::Podman);
         let engine = engine
             .ok_or_else(|| InstallError::Usage(format!("--runtime={word} is none of docker, containerd and crio")))?;
-        let given = |flag: &str| Some(options.text(flag)).filter(|text| !text.is_empty()).map(PathBuf::from);
-        let root = match given("host-root").filter(|root| root.is_dir()) {
+        let path_option = |flag: &str| Some(options.text(flag)).filter(|text| !text.is_empty()).map(PathBuf::from);
+        let root = match path_option("host-root").filter(|root| root.is_dir()) {
             Some(root) => root,
-            // On the host itself there is no such folder as the usual one.
-            None if !options.given("host-root") => "/".into(),
+            // On the host itself, the default directory does not exist.
+            None if !options.is_given("host-root") => "/".into(),
             None => {
                 let root = options.text("host-root");
                 return Err(InstallError::Usage(format!(
@@ -46,23 +46,27 @@ impl Host {
                 )));
             }
         };
-        let program = given("executable-path").filter(|_| engine != Engine::Docker);
+        let program = path_option("executable-path").filter(|_| engine != Engine::Docker);
         let mut files = Files::of(engine);
-        if let Some(top) = given("config") {
+        if let Some(top) = path_option("config") {
             files.top = top;
         }
         files.drop_in = match engine {
             Engine::Containerd => {
-                Some(given("drop-in-config").unwrap_or("/etc/containerd/conf.d/99-nvidia.toml".into()))
+                Some(path_option("drop-in-config").unwrap_or("/etc/containerd/conf.d/99-nvidia.toml".into()))
             }
-            Engine::Crio => Some(given("drop-in-config").unwrap_or("/etc/crio/crio.conf.d/99-nvidia.toml".into())),
+            Engine::Crio => {
+                Some(path_option("drop-in-config").unwrap_or("/etc/crio/crio.conf.d/99-nvidia.toml".into()))
+            }
             Engine::Docker | Engine::Podman => None,
         };
         let folder = |path: &Path| path.parent().map(Path::to_path_buf);
-        let here = files.drop_in.as_deref().and_then(folder);
-        let there = given("drop-in-config-host-path").as_deref().and_then(folder);
-        files.paths =
-            Paths { root: root.clone(), folders: there.or_else(|| here.clone()).zip(here).into_iter().collect() };
+        let local_folder = files.drop_in.as_deref().and_then(folder);
+        let host_folder = path_option("drop-in-config-host-path").as_deref().and_then(folder);
+        files.paths = Paths {
+            root: root.clone(),
+            folders: host_folder.or_else(|| local_folder.clone()).zip(local_folder).into_iter().collect(),
+        };
         files.merges =
             engine == Engine::Containerd && source::containerd_release(&root, program.as_deref()) >= Some((2, 1));
         let hook = match (options.text("config-mode"), engine) {
@@ -70,7 +74,7 @@ impl Host {
             ("config", _) | ("hook", _) => None,
             (other, _) => return Err(InstallError::Usage(format!("--config-mode={other} is neither config nor hook"))),
         };
-        let socket = given("socket").unwrap_or_else(|| {
+        let socket = path_option("socket").unwrap_or_else(|| {
             PathBuf::from(match engine {
                 Engine::Docker => "/var/run/docker.sock",
                 _ => "/run/containerd/containerd.sock",
@@ -80,48 +84,51 @@ impl Host {
         Ok(Host { files, root, program, mode, socket, hook })
     }
 
-    /// The engine's effective configuration, by the first source that can be read.
-    pub fn force_before(&self, options: &Options, note: &dyn Fn(String)) -> Result<Force, InstallError> {
+    /// The engine's effective configuration from the first readable source.
+    pub fn effective_before(&self, options: &Options, note: &dyn Fn(String)) -> Result<EffectiveConfig, InstallError> {
         for from in options.list("config-source") {
             let (kind, path) = from.split_once('=').map_or((from.as_str(), None), |(kind, path)| (kind, Some(path)));
             let read = match (kind, path) {
                 ("command", _) if self.files.engine == Engine::Docker => continue,
-                ("command", _) => source::ask(self.files.engine, &self.root, self.program.as_deref()),
-                ("file", None) => self.in_files(&self.files),
-                ("file", Some(path)) => self.in_files(&Files { top: path.into(), ..self.files.clone() }),
+                ("command", _) => source::read_from_engine(self.files.engine, &self.root, self.program.as_deref()),
+                ("file", None) => self.read_files(&self.files),
+                ("file", Some(path)) => self.read_files(&Files { top: path.into(), ..self.files.clone() }),
                 (other, _) => {
                     return Err(InstallError::Usage(format!("--config-source={other} is neither command nor file")));
                 }
             };
             match read {
-                Ok(force) => return Ok(force),
+                Ok(effective) => return Ok(effective),
                 Err(error) => note(format!("passed over: {error}")),
             }
         }
-        Ok(Force::default())
+        Ok(EffectiveConfig::default())
     }
 
-    fn in_files(&self, files: &Files) -> Result<Force, EngineError> {
-        Force::of(files, &files.layers(&Default::default())?)
+    fn read_files(&self, files: &Files) -> Result<EffectiveConfig, EngineError> {
+        EffectiveConfig::of(files, &files.layers(&Default::default())?)
     }
 
     pub fn set_up(
         &self,
         folder: &Path,
         options: &Options,
-        force_before: &Force,
-        ended: &dyn Fn() -> bool,
+        effective_before: &EffectiveConfig,
+        should_stop: &dyn Fn() -> bool,
         note: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
-            let text = hook(&folder.join("nvidia-container-runtime-hook"));
-            text_file::save(path, &text).map_err(|source| InstallError::Place { path: path.clone(), source })?;
+            let text = hook_file_text(&folder.join("nvidia-container-runtime-hook"));
+            text_file::save(path, &text).map_err(|source| InstallError::File { path: path.clone(), source })?;
             note(format!("wrote {}; hook files are deprecated", path.display()));
             return Ok(());
         }
-        let default = options.on("set-as-default");
-        let cdi =
-            options.on(if options.given("enable-cdi-in-runtime") { "enable-cdi-in-runtime" } else { "cdi-enabled" });
+        let default = options.is_on("set-as-default");
+        let cdi = options.is_on(if options.is_given("enable-cdi-in-runtime") {
+            "enable-cdi-in-runtime"
+        } else {
+            "cdi-enabled"
+        });
         let release = source::containerd_release(&self.root, self.program.as_deref());
         let prefixes = options.list("nvidia-container-runtime.modes.cdi.annotation-prefixes");
         let requests = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
@@ -141,31 +148,31 @@ impl Host {
             request
         });
         let lock = self.lock()?;
-        let plan = adding(
+        let plan = plan_add(
             &self.files,
             &requests.collect::<Vec<_>>(),
-            Some(force_before).filter(|force| !force.runtimes.is_empty()),
+            Some(effective_before).filter(|effective| !effective.runtimes.is_empty()),
         )?;
         if self.files.engine == Engine::Docker {
-            self.keep(folder, options, cdi)?;
+            self.record_docker_settings(folder, options, cdi)?;
         }
-        self.carry_out(&plan, options, note)?;
+        self.apply(&plan, options, note)?;
         drop(lock);
-        // Also if no file has changed: an installer that was killed before its restart may have written them.
-        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, note)?)
+        // Also if no file has changed: an earlier installer may have been killed between its changes and the restart.
+        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, should_stop, note)?)
     }
 
-    /// Records Docker's earlier settings. The record of a killed installer stays, as long as the file is as that one left it.
-    fn keep(&self, folder: &Path, options: &Options, cdi: bool) -> Result<(), InstallError> {
-        let path = folder.join(BEFORE);
-        let now = self.in_files(&self.files)?;
+    /// Records Docker's earlier settings. The record of a killed installer stays while the file still has our runtimes.
+    fn record_docker_settings(&self, folder: &Path, options: &Options, cdi: bool) -> Result<(), InstallError> {
+        let path = folder.join(DOCKER_RECORD);
+        let now = self.read_files(&self.files)?;
         let is_own = |name: &String| now.program(name).is_some_and(|program| Path::new(program).starts_with(folder));
         let names = names(options);
         if path.exists() && names.iter().any(is_own) {
             return Ok(());
         }
-        let text = before(&self.files, &names.each_ref().map(String::as_str), cdi)?;
-        text_file::save(&path, &text).map_err(|source| InstallError::Place { path, source })
+        let text = record_docker(&self.files, &names.each_ref().map(String::as_str), cdi)?;
+        text_file::save(&path, &text).map_err(|source| InstallError::File { path, source })
     }
 
     /// Removes the runtimes and restores earlier settings. Only our own entries change: a runtime of the same name in containerd's top
@@ -175,13 +182,13 @@ impl Host {
         &self,
         folder: &Path,
         options: &Options,
-        ended: &dyn Fn() -> bool,
+        should_stop: &dyn Fn() -> bool,
         note: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
             return match fs::remove_file(path) {
                 Err(source) if source.kind() == ErrorKind::NotFound => Ok(()),
-                Err(source) => Err(InstallError::Place { path: path.clone(), source }),
+                Err(source) => Err(InstallError::File { path: path.clone(), source }),
                 Ok(()) => {
                     note(format!("removed {}", path.display()));
                     Ok(())
@@ -190,35 +197,37 @@ impl Host {
         }
         let names = names(options);
         let names = names.each_ref().map(String::as_str);
-        let kept = folder.join(BEFORE);
+        let record = folder.join(DOCKER_RECORD);
         let lock = self.lock()?;
         let plan = match self.files.engine {
-            Engine::Crio => undefaulting(&self.files, options.text("runtime-name"))?,
-            Engine::Docker => restoring(&self.files, &names, &read(&kept, &Default::default())?.unwrap_or_default())?,
-            _ => dropping(&self.files, &names)?,
+            Engine::Crio => plan_unset_default(&self.files, options.text("runtime-name"))?,
+            Engine::Docker => {
+                plan_restore(&self.files, &names, &read(&record, &Default::default())?.unwrap_or_default())?
+            }
+            _ => plan_remove_from_drop_in(&self.files, &names)?,
         };
-        self.carry_out(&plan, options, note)?;
+        self.apply(&plan, options, note)?;
         drop(lock);
-        match fs::remove_file(&kept) {
+        match fs::remove_file(&record) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
-                return Err(InstallError::Place { path: kept, source });
+                return Err(InstallError::File { path: record, source });
             }
             _ => {}
         }
         match plan.changes.is_empty() {
             true => Ok(()),
-            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, note)?),
+            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, should_stop, note)?),
         }
     }
 
-    /// An administrator's `nvidia-ctk runtime configure` may run on the host.
+    /// Locks out a concurrent `nvidia-ctk runtime configure` of an administrator.
     fn lock(&self) -> Result<Option<Lock>, InstallError> {
         Ok(Lock::of(&self.files.top).map_err(EngineError::from)?)
     }
 
-    fn carry_out(&self, plan: &Plan, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
+    fn apply(&self, plan: &Plan, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
         let names = names(options);
-        let now = plan.carry_out(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let now = plan.apply(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
         for (path, change) in &plan.changes {
             let done = if *change == crate::engines::Change::Delete { "removed" } else { "wrote" };
             note(format!("{done} {}", path.display()));

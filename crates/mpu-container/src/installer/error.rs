@@ -14,7 +14,7 @@ pub enum InstallError {
     #[error("another installer holds {}", .0.display())]
     Busy(PathBuf),
     #[error("cannot change {}", path.display())]
-    Place { path: PathBuf, source: io::Error },
+    File { path: PathBuf, source: io::Error },
     #[error("config.toml: {0}")]
     Config(#[from] EditError),
     #[error(transparent)]

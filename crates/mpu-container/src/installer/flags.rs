@@ -1,31 +1,31 @@
 //! The command line of `nvidia-ctk-installer`.
 //!
-//! Each flag has variables, some several: the GPU Operator sets everything by variables. A flag wins over a variable.
+//! Each flag has one or more environment variables, because the GPU Operator sets only variables. A flag overrides a variable.
 //!
 //! Source: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
 //! Operator 26.7 for the variables that it sets.
 
-use crate::engines::command::switch;
+use crate::engines::command::parse_switch;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
 
-/// Stands for what the engine's packages have.
-const BY_RUNTIME: &str = "RUNTIME_SPECIFIC_DEFAULT";
+/// NVIDIA's value for the path or mode of the engine's packages.
+const ENGINE_DEFAULT: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Switch,
     Text(&'static str),
     List(&'static str),
-    /// Whatever: it has no effect here.
-    PassedOver,
+    /// Accepted without effect.
+    Ignored,
 }
 
 struct Flag {
     name: &'static str,
     aliases: &'static [&'static str],
-    /// Which variables stand for it: the first that is set to something counts.
+    /// The environment variables of the flag. The first one that is not empty is used.
     variables: &'static [&'static str],
     kind: Kind,
     default: &'static str,
@@ -43,7 +43,7 @@ const fn flag(
     Flag { name, aliases, variables, kind, default, about }
 }
 
-use Kind::{List, PassedOver, Switch, Text};
+use Kind::{Ignored, List, Switch, Text};
 
 #[rustfmt::skip]
 const FLAGS: &[Flag] = &[
@@ -55,19 +55,19 @@ const FLAGS: &[Flag] = &[
     flag("pid-file", &[], &["TOOLKIT_PID_FILE", "PID_FILE"], Text("FILE"), "/run/nvidia/toolkit/toolkit.pid",
         "Held while this runs, so that no second one does; its name must be toolkit.pid"),
 
-    flag("config", &[], &["RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG", "CRIO_CONFIG"], Text("FILE"), BY_RUNTIME,
+    flag("config", &[], &["RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG", "CRIO_CONFIG"], Text("FILE"), ENGINE_DEFAULT,
         "The file that the engine starts with"),
-    flag("drop-in-config", &[], &["RUNTIME_DROP_IN_CONFIG"], Text("FILE"), BY_RUNTIME,
+    flag("drop-in-config", &[], &["RUNTIME_DROP_IN_CONFIG"], Text("FILE"), ENGINE_DEFAULT,
         "The file of containerd or CRI-O that gets the runtimes"),
     flag("drop-in-config-host-path", &[], &["RUNTIME_DROP_IN_CONFIG_HOST_PATH"], Text("FILE"), "",
         "What the host calls that file; containerd's imports name it so"),
     flag("config-source", &["config-sources"], &["RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE"], List("SOURCE"), "command,file",
         "Where options of the present default runtime are read: command, file, file=FILE; the first that can be read"),
     flag("executable-path", &[], &["RUNTIME_EXECUTABLE_PATH"], Text("PROGRAM"), "", "The engine's program, below the host's root"),
-    flag("host-root", &[], &["HOST_ROOT_MOUNT"], Text("DIR"), HOST, "Where the host's root is; / where there is no such folder"),
-    flag("socket", &[], &["RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"], Text("SOCKET"), BY_RUNTIME,
+    flag("host-root", &[], &["HOST_ROOT_MOUNT"], Text("DIR"), HOST_MOUNT, "Where the host's root is; / where there is no such folder"),
+    flag("socket", &[], &["RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"], Text("SOCKET"), ENGINE_DEFAULT,
         "The engine's socket: who answers there is signalled"),
-    flag("restart-mode", &[], &["RUNTIME_RESTART_MODE"], Text("MODE"), BY_RUNTIME,
+    flag("restart-mode", &[], &["RUNTIME_RESTART_MODE"], Text("MODE"), ENGINE_DEFAULT,
         "How the engine reads its files again: signal (SIGHUP), systemd or none [default: systemd for crio, else signal]"),
     flag("runtime-name", &["nvidia-runtime-name", "runtime-class"], &["NVIDIA_RUNTIME_NAME", "CONTAINERD_RUNTIME_CLASS", "DOCKER_RUNTIME_NAME"],
         Text("NAME"), "nvidia", "What users call the runtime; nvidia-cdi and nvidia-legacy come with it"),
@@ -112,14 +112,14 @@ const FLAGS: &[Flag] = &[
     flag("enable-nri-plugin", &[], &["ENABLE_NRI_PLUGIN"], Switch, "false", "Refused: there is no NRI plug-in in this program"),
     flag("use-legacy-config", &[], &["CONTAINERD_USE_LEGACY_CONFIG"], Switch, "false", "Refused: for containerd before 1.3"),
     flag("ignore-errors", &[], &[], Switch, "false", "Install what can be installed"),
-    flag("debug", &[], &["TOOLKIT_DEBUG"], PassedOver, "", ""),
-    flag("toolkit-source-root", &[], &["TOOLKIT_SOURCE_ROOT"], PassedOver, "", ""),
-    flag("toolkit-package-type", &[], &["TOOLKIT_PACKAGE_TYPE"], PassedOver, "", ""),
-    flag("runtime-config-override", &[], &["RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"], PassedOver, "", ""),
-    flag("nri-plugin-index", &[], &["NRI_PLUGIN_INDEX"], PassedOver, "", ""),
-    flag("nri-socket", &[], &["NRI_SOCKET"], PassedOver, "", ""),
-    flag("nri-namespace", &[], &["NRI_NAMESPACE"], PassedOver, "", ""),
-    flag("nri-management-cdi-device-namespaces", &[], &["NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES"], PassedOver, "", ""),
+    flag("debug", &[], &["TOOLKIT_DEBUG"], Ignored, "", ""),
+    flag("toolkit-source-root", &[], &["TOOLKIT_SOURCE_ROOT"], Ignored, "", ""),
+    flag("toolkit-package-type", &[], &["TOOLKIT_PACKAGE_TYPE"], Ignored, "", ""),
+    flag("runtime-config-override", &[], &["RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"], Ignored, "", ""),
+    flag("nri-plugin-index", &[], &["NRI_PLUGIN_INDEX"], Ignored, "", ""),
+    flag("nri-socket", &[], &["NRI_SOCKET"], Ignored, "", ""),
+    flag("nri-namespace", &[], &["NRI_NAMESPACE"], Ignored, "", ""),
+    flag("nri-management-cdi-device-namespaces", &[], &["NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES"], Ignored, "", ""),
 ];
 
 const EXAMPLES: &str = "Examples:
@@ -137,16 +137,16 @@ pub fn command() -> Command {
         let help = [flag.about, &variables].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         let arg = Arg::new(flag.name).long(flag.name).visible_aliases(flag.aliases.iter().copied()).help(help);
         let arg = match flag.default {
-            "" | BY_RUNTIME => arg.default_value(flag.default).hide_default_value(true),
+            "" | ENGINE_DEFAULT => arg.default_value(flag.default).hide_default_value(true),
             default => arg.default_value(default),
         };
         match flag.kind {
             Switch => {
                 let arg = arg.value_name("BOOL").num_args(0..=1).require_equals(true).default_missing_value("true");
-                arg.value_parser(switch)
+                arg.value_parser(parse_switch)
             }
             Text(value) | List(value) => arg.value_name(value).allow_hyphen_values(true),
-            PassedOver => arg.hide(true).num_args(0..=1).default_missing_value("true"),
+            Ignored => arg.hide(true).num_args(0..=1).default_missing_value("true"),
         }
         .action(ArgAction::Set)
     });
@@ -171,8 +171,8 @@ pub fn has_any(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) 
     words.len() > 1 || variables.any(|name| variable(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// The folder that a toolkit container has the host's root at, by default.
-pub const HOST: &str = "/host";
+/// The default directory in a toolkit container where the host's root is mounted.
+pub const HOST_MOUNT: &str = "/host";
 
 #[derive(Debug)]
 pub struct Options(ArgMatches);
@@ -188,10 +188,10 @@ impl Options {
                 all.push(word);
             }
         }
-        // Old images have flags in one variable; explicit flags come after these and so win.
-        let given = Options(command().try_get_matches_from(&words)?);
+        // Old images have flags in one variable. Explicit flags come later, so they override these.
+        let explicit = Options(command().try_get_matches_from(&words)?);
         let old = set(&"RUNTIME_ARGS").and_then(|value| value.into_string().ok());
-        let old = old.unwrap_or_else(|| given.text("runtime-args").to_string());
+        let old = old.unwrap_or_else(|| explicit.text("runtime-args").to_string());
         all.extend(old.split_whitespace().map(OsString::from));
         all.extend(words.into_iter().skip(1));
         Ok(Options(command().try_get_matches_from(all)?))
@@ -199,12 +199,12 @@ impl Options {
 
     pub fn text(&self, flag: &str) -> &str {
         match self.0.get_one::<String>(flag).map_or("", String::as_str) {
-            BY_RUNTIME => "",
+            ENGINE_DEFAULT => "",
             text => text,
         }
     }
 
-    pub fn on(&self, flag: &str) -> bool {
+    pub fn is_on(&self, flag: &str) -> bool {
         self.0.get_one(flag).copied().unwrap_or(false)
     }
 
@@ -212,13 +212,13 @@ impl Options {
         self.text(flag).split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
     }
 
-    pub fn given(&self, flag: &str) -> bool {
+    pub fn is_given(&self, flag: &str) -> bool {
         self.0.value_source(flag) == Some(ValueSource::CommandLine)
     }
 
-    pub fn passed_over(&self) -> Vec<&'static str> {
-        let passed = FLAGS.iter().filter(|flag| flag.kind == PassedOver).map(|flag| flag.name);
-        passed.filter(|name| self.given(name)).collect()
+    pub fn ignored(&self) -> Vec<&'static str> {
+        let passed = FLAGS.iter().filter(|flag| flag.kind == Ignored).map(|flag| flag.name);
+        passed.filter(|name| self.is_given(name)).collect()
     }
 }
 
@@ -241,10 +241,10 @@ mod tests {
     fn flags_override_variables() {
         let options = read(&[], &[]);
         assert_eq!(
-            (options.text("runtime"), options.on("set-as-default"), options.text("config")),
+            (options.text("runtime"), options.is_on("set-as-default"), options.text("config")),
             ("docker", true, "")
         );
-        assert!(!options.given("runtime"));
+        assert!(!options.is_given("runtime"));
         let variables = [
             ("RUNTIME", "containerd"),
             ("CONTAINERD_CONFIG", "/b"),
@@ -262,7 +262,7 @@ mod tests {
             ("/r", "management.nvidia.com/gpu")
         );
         assert_eq!(
-            [options.on("set-as-default"), options.on("cdi-enabled"), options.on("no-daemon")],
+            [options.is_on("set-as-default"), options.is_on("cdi-enabled"), options.is_on("no-daemon")],
             [false, true, true]
         );
         assert_eq!(options.list("nvidia-container-runtime.runtimes"), ["crun", "/opt/runc"]);
@@ -283,11 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_older_images_are_understood() {
+    fn runtime_args_variable_is_parsed() {
         let variables = [("RUNTIME_ARGS", "--socket /s --restart-mode=none"), ("RUNTIME_SOCKET", "/other")];
         let options = read(&["--restart-mode=systemd"], &variables);
         assert_eq!((options.text("socket"), options.text("restart-mode")), ("/s", "systemd"));
         assert_eq!(read(&["--runtime-args=--socket=/s", "--root", "/x"], &[]).text("socket"), "/s");
-        assert_eq!(read(&["--debug", "--nri-socket=/x"], &[]).passed_over(), ["debug", "nri-socket"]);
+        assert_eq!(read(&["--debug", "--nri-socket=/x"], &[]).ignored(), ["debug", "nri-socket"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The program `nvidia-ctk-installer`: what the GPU Operator's toolkit container runs.
+//! The program `nvidia-ctk-installer`, which the GPU Operator's toolkit container runs.
 //!
 //! Source: `cmd/nvidia-ctk-installer` of NVIDIA Container Toolkit 1.20; `assets/state-container-toolkit` of the GPU
 //! Operator.
@@ -7,7 +7,7 @@ mod cdi;
 mod engine;
 mod error;
 mod flags;
-mod place;
+mod programs;
 mod restart;
 mod sys;
 
@@ -28,10 +28,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
+/// The GPU Operator calls the program as `nvidia-toolkit`.
 pub const PROGRAM: Program = Program {
-    own: "installer",
-    nvidia: &["nvidia-ctk-installer", "nvidia-toolkit"],
+    name: "installer",
+    nvidia_names: &["nvidia-ctk-installer", "nvidia-toolkit"],
     about: "installs the programs on a host and configures its engine: for the GPU Operator's toolkit container",
     run: main,
     command: Some(flags::command),
@@ -40,12 +40,12 @@ pub const PROGRAM: Program = Program {
 fn main(arguments: Vec<OsString>) -> ExitCode {
     let variable = |name: &str| std::env::var_os(name);
     // A bare call by a user must not install anything.
-    if !flags::has_any(&arguments, variable) && !Path::new(flags::HOST).is_dir() {
+    if !flags::has_any(&arguments, variable) && !Path::new(flags::HOST_MOUNT).is_dir() {
         note(format!(
             "no flag and no variable requests an installation, and this is no toolkit container: there is no {}. \
              To install on this machine, name its engine, e.g. --runtime=docker\n\n{}\n\n\
              `nvidia-ctk-installer --help` shows the options.",
-            flags::HOST,
+            flags::HOST_MOUNT,
             flags::command().render_usage()
         ));
         return ExitCode::from(2);
@@ -54,9 +54,9 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let options = match Options::read(words, variable) {
         Ok(options) => options,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
+            return output::print_page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
         }
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,7 +68,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn note(line: String) {
-    output::say(format!("nvidia-ctk-installer: {line}"));
+    output::eprint_line(format!("nvidia-ctk-installer: {line}"));
 }
 
 fn run(options: &Options) -> Result<(), InstallError> {
@@ -76,72 +76,71 @@ fn run(options: &Options) -> Result<(), InstallError> {
     let host = Host::of(options)?;
     let _lock = Lock::take(Path::new(options.text("pid-file")), Duration::ZERO).map_err(|error| match error {
         LockError::Held { path, .. } => InstallError::Busy(path),
-        LockError::Unusable { path, source } => InstallError::Place { path, source },
+        LockError::Unusable { path, source } => InstallError::File { path, source },
     })?;
-    // From here on a signal waits for the end of a step.
-    let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
-    let mut signals = Signals::new(ends).map_err(InstallError::Signals)?;
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in ends {
-        signal_hook::flag::register(signal, ended.clone()).map_err(InstallError::Signals)?;
+    // From here on, a signal takes effect after the current step.
+    let termination_signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+    let mut signals = Signals::new(termination_signals).map_err(InstallError::Signals)?;
+    let signalled = Arc::new(AtomicBool::new(false));
+    for signal in termination_signals {
+        signal_hook::flag::register(signal, signalled.clone()).map_err(InstallError::Signals)?;
     }
-    let told_to_end = ended.clone();
-    let ended = || told_to_end.load(Ordering::SeqCst);
+    let should_stop = || signalled.load(Ordering::SeqCst);
 
     let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
-    let configures = !options.on("no-runtime-config");
-    let force = if configures { host.force_before(options, &note)? } else { Default::default() };
-    let mut low = options.list("nvidia-container-runtime.runtimes");
-    if low.is_empty() {
-        // A killed installer has left our runtime as the default, and the earlier default is not recorded. Running containers
-        // need the runtime that made them: another one does not know them.
-        let default_program = force.default.as_ref().and_then(|(name, _)| force.program(name));
+    let configures = !options.is_on("no-runtime-config");
+    let effective = if configures { host.effective_before(options, &note)? } else { Default::default() };
+    let mut runtimes = options.list("nvidia-container-runtime.runtimes");
+    if runtimes.is_empty() {
+        // If our runtime is already the default, a killed installer left it, and the earlier default is not recorded. Its configuration
+        // has the low-level runtimes. Running containers need the runtime that created them.
+        let default_program = effective.default.as_ref().and_then(|(name, _)| effective.program(name));
         if default_program.is_some_and(|program| Path::new(program).starts_with(&folder)) {
-            low = place::low_before(&folder);
+            runtimes = programs::previous_runtimes(&folder);
         }
-        for other in force.low_programs().into_iter().chain(["runc", "crun"].map(String::from)) {
-            if !low.contains(&other) {
-                low.push(other);
+        for other in effective.low_level_programs().into_iter().chain(["runc", "crun"].map(String::from)) {
+            if !runtimes.contains(&other) {
+                runtimes.push(other);
             }
         }
     }
-    if let Some(own) = low.iter().find(|program| Path::new(program).starts_with(&folder)) {
+    if let Some(own) = runtimes.iter().find(|program| Path::new(program).starts_with(&folder)) {
         return Err(InstallError::Usage(format!(
             "{own} is what this installs: --nvidia-container-runtime.runtimes must name a runtime such as runc"
         )));
     }
-    let bears = |done: Result<(), InstallError>| match done {
-        Err(error) if options.on("ignore-errors") => {
+    let tolerate = |done: Result<(), InstallError>| match done {
+        Err(error) if options.is_on("ignore-errors") => {
             note(format!("passed over: {}", chain_without_repeats(&error)));
             Ok(())
         }
         other => other,
     };
-    bears(place::install(&folder, options, &low, &note))?;
-    if options.on("cdi-enabled") && !options.text("cdi-output-dir").is_empty() {
-        bears(cdi::write(&folder, options, &note))?;
+    tolerate(programs::install(&folder, options, &runtimes, &note))?;
+    if options.is_on("cdi-enabled") && !options.text("cdi-output-dir").is_empty() {
+        tolerate(cdi::write(&folder, options, &note))?;
     }
-    if ended() {
+    if should_stop() {
         note("a signal came before the engine's files were changed; ending".into());
         return Ok(());
     }
     if configures {
-        host.set_up(&folder, options, &force, &ended, &note)?;
+        host.set_up(&folder, options, &effective, &should_stop, &note)?;
     }
-    if options.on("no-daemon") {
+    if options.is_on("no-daemon") {
         return Ok(());
     }
     note("done; waiting for a signal".into());
     signals.forever().next();
     // A second signal ends the wait for an engine that does not answer.
-    told_to_end.store(false, Ordering::SeqCst);
+    signalled.store(false, Ordering::SeqCst);
     match configures {
-        true => host.clean_up(&folder, options, &ended, &note),
+        true => host.clean_up(&folder, options, &should_stop, &note),
         false => Ok(()),
     }
 }
 
-/// Refuses wrong options before anything is done.
+/// Refuses invalid options before any change.
 fn check(options: &Options) -> Result<(), InstallError> {
     let refused = |text: &str| Err(InstallError::Usage(text.into()));
     if !Path::new(options.text("toolkit-install-dir")).is_absolute() {
@@ -150,20 +149,20 @@ fn check(options: &Options) -> Result<(), InstallError> {
     if Path::new(options.text("pid-file")).file_name().is_none_or(|name| name != "toolkit.pid") {
         return refused("--pid-file must name a file toolkit.pid");
     }
-    if options.on("enable-nri-plugin") {
+    if options.is_on("enable-nri-plugin") {
         return refused(
             "--enable-nri-plugin (ENABLE_NRI_PLUGIN): there is no NRI plug-in in this program. Set cdi.nriPluginEnabled=false \
              in the GPU Operator's values, and the engine is configured instead",
         );
     }
-    if options.on("use-legacy-config") {
+    if options.is_on("use-legacy-config") {
         return refused(
             "--use-legacy-config (CONTAINERD_USE_LEGACY_CONFIG) is for containerd before 1.3, which is not supported",
         );
     }
     cdi::kind(options)?;
     cdi::nodes(options)?;
-    for flag in options.passed_over() {
+    for flag in options.ignored() {
         note(format!("--{flag} is passed over: it has no meaning here"));
     }
     Ok(())

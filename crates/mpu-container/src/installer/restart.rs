@@ -1,13 +1,13 @@
 //! Makes an engine read its files again, by systemd or by SIGHUP to the process at the engine's socket.
 //!
-//! At SIGHUP Docker reads `daemon.json` again. containerd ends, and its service manager (systemd, k3s) starts it again; this waits for
-//! that.
+//! At SIGHUP, Docker reads `daemon.json` again. containerd exits, and its service manager (systemd, k3s) restarts it; this module waits
+//! for the restart.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
 
 use super::sys;
 use crate::engines::Engine;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
@@ -19,15 +19,15 @@ use std::process::{Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Attempts to reach an engine, which may be about to start.
+/// Number of attempts to reach an engine, which may still be starting.
 const ATTEMPTS: u32 = 6;
-const PAUSE: Duration = Duration::from_secs(5);
-/// How long an engine may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
-/// How long one may take to come back.
-const BACK: Duration = Duration::from_secs(60);
-/// Interval of checks for the end of a wait.
-const STEP: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Time limit for an answer of the engine.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for containerd's restart.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval of checks whether a wait is over.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The way to make an engine read its files again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,71 +39,75 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode that a word names; for none, what suits the engine.
+    /// Parses `--restart-mode`. An empty word means the engine's default.
     pub fn of(word: &str, engine: Engine) -> Result<Mode, RestartError> {
         match (word, engine) {
             ("none", _) => Ok(Mode::None),
             ("systemd", _) | ("", Engine::Crio) => Ok(Mode::Systemd),
             ("signal", Engine::Crio) => {
-                Err(RestartError::Unknown("signal (CRI-O reads runtimes at its start only)".into()))
+                Err(RestartError::UnsupportedMode("signal (CRI-O reads runtimes at its start only)".into()))
             }
             ("signal" | "", _) => Ok(Mode::Signal),
-            (other, _) => Err(RestartError::Unknown(other.into())),
+            (other, _) => Err(RestartError::UnsupportedMode(other.into())),
         }
     }
 }
 
-/// Why an engine does not read its files again.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
     #[error("--restart-mode={0} is not supported; use signal, systemd or none")]
-    Unknown(String),
+    UnsupportedMode(String),
     #[error("cannot find the engine's process at {}: {source}; name its socket with --socket, or use --restart-mode=systemd", socket.display())]
-    Silent { socket: PathBuf, source: io::Error },
+    NoProcess { socket: PathBuf, source: io::Error },
     #[error("process {} cannot be signalled", pid.as_raw_nonzero())]
     Signal { pid: Pid, source: io::Error },
     #[error("the engine ended after the signal, and no service manager has started it again: {} is silent", .0.display())]
-    Gone(PathBuf),
+    NotRestarted(PathBuf),
     #[error("cannot run {command}")]
     Start { command: String, source: io::Error },
     #[error("{command} failed ({status})")]
     Systemctl { command: String, status: ExitStatus },
 }
 
-/// Restarts or reloads the engine. `root` is the host's root. Stops waiting once `ended` returns true.
+/// Restarts or reloads the engine. `root` is the host's root. Stops waiting once `should_stop` returns true.
 pub fn restart(
     engine: Engine,
     mode: Mode,
     socket: &Path,
     root: &Path,
-    ended: &dyn Fn() -> bool,
+    should_stop: &dyn Fn() -> bool,
     note: &dyn Fn(String),
 ) -> Result<(), RestartError> {
     match mode {
         Mode::None => {
-            note(format!("{} is not restarted: it reads its files at its next start", engine.word()));
+            note(format!("{} is not restarted: it reads its files at its next start", engine.kebab_name()));
             Ok(())
         }
-        Mode::Signal => signal(engine, socket, ended, note),
-        Mode::Systemd => systemctl(engine, root, ended, note),
+        Mode::Signal => signal(engine, socket, should_stop, note),
+        Mode::Systemd => systemctl(engine, root, should_stop, note),
     }
 }
 
-fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn(String)) -> Result<(), RestartError> {
-    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word()];
+fn systemctl(
+    engine: Engine,
+    root: &Path,
+    should_stop: &dyn Fn() -> bool,
+    note: &dyn Fn(String),
+) -> Result<(), RestartError> {
+    let mut command_line = vec!["systemctl".to_string(), "restart".into(), engine.kebab_name()];
     if root != Path::new("/") {
-        words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
+        command_line.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
     }
-    let command = words.join(" ");
+    let command = command_line.join(" ");
     note(command.clone());
     let start = |source| RestartError::Start { command: command.clone(), source };
-    let mut child = Command::new(&words[0]).args(&words[1..]).spawn().map_err(start)?;
-    // systemd does its work, or gives up by its own limits, whether or not we wait.
-    while !ended() {
+    let mut child = Command::new(&command_line[0]).args(&command_line[1..]).spawn().map_err(start)?;
+    // systemd completes the restart, or gives up by its own limits, even if we stop waiting.
+    while !should_stop() {
         match child.try_wait().map_err(start)? {
             Some(status) if status.success() => return Ok(()),
             Some(status) => return Err(RestartError::Systemctl { command, status }),
-            None => sleep(STEP),
+            None => sleep(POLL_INTERVAL),
         }
     }
     let _ = child.kill();
@@ -111,70 +115,79 @@ fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, note: &dyn F
     Ok(())
 }
 
-fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn(String)) -> Result<(), RestartError> {
+fn signal(
+    engine: Engine,
+    socket: &Path,
+    should_stop: &dyn Fn() -> bool,
+    note: &dyn Fn(String),
+) -> Result<(), RestartError> {
     let mut attempt = 1;
-    let (pid, process) = loop {
-        match process_at(engine, socket) {
-            Ok(process_at) => break process_at,
-            Err(source) if attempt == ATTEMPTS => return Err(RestartError::Silent { socket: socket.into(), source }),
-            Err(error) => note(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
+    let (pid, pidfd) = loop {
+        match pidfd_of_engine(engine, socket) {
+            Ok(found) => break found,
+            Err(source) if attempt == ATTEMPTS => {
+                return Err(RestartError::NoProcess { socket: socket.into(), source });
+            }
+            Err(error) => {
+                note(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.kebab_name()))
+            }
         }
         attempt += 1;
-        let until = Instant::now() + PAUSE;
-        while Instant::now() < until {
-            if ended() {
+        let deadline = Instant::now() + RETRY_DELAY;
+        while Instant::now() < deadline {
+            if should_stop() {
                 return Ok(());
             }
-            sleep(STEP);
+            sleep(POLL_INTERVAL);
         }
     };
-    pidfd_send_signal(&process, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
-    note(format!("SIGHUP to {}, process {}", engine.word(), pid.as_raw_nonzero()));
+    pidfd_send_signal(&pidfd, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
+    note(format!("SIGHUP to {}, process {}", engine.kebab_name(), pid.as_raw_nonzero()));
     if engine == Engine::Docker {
         return Ok(());
     }
-    let until = Instant::now() + BACK;
-    while Instant::now() < until && !ended() {
-        match pid_at(engine, socket) {
+    let deadline = Instant::now() + RESTART_TIMEOUT;
+    while Instant::now() < deadline && !should_stop() {
+        match pid_of_engine(engine, socket) {
             Ok(now) if now != pid => {
-                note(format!("{} is back, process {}", engine.word(), now.as_raw_nonzero()));
+                note(format!("{} is back, process {}", engine.kebab_name(), now.as_raw_nonzero()));
                 return Ok(());
             }
-            _ => sleep(STEP),
+            _ => sleep(POLL_INTERVAL),
         }
     }
-    if ended() {
+    if should_stop() {
         return Ok(());
     }
-    Err(RestartError::Gone(socket.into()))
+    Err(RestartError::NotRestarted(socket.into()))
 }
 
-/// The process that answers at a socket, with a pidfd, so that the signal cannot reach a process with a reused PID.
-fn process_at(engine: Engine, socket: &Path) -> io::Result<(Pid, OwnedFd)> {
-    let pid = pid_at(engine, socket)?;
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    match pid_at(engine, socket)? == pid {
-        true => Ok((pid, process)),
+/// The PID and a pidfd of the process that answers at a socket. With the pidfd, a signal cannot reach a process with a reused PID.
+fn pidfd_of_engine(engine: Engine, socket: &Path) -> io::Result<(Pid, OwnedFd)> {
+    let pid = pid_of_engine(engine, socket)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    match pid_of_engine(engine, socket)? == pid {
+        true => Ok((pid, pidfd)),
         false => Err(io::Error::other("it is just being started again")),
     }
 }
 
-/// The process that answers at a socket. (SO_PEERCRED would name systemd if that has made the socket.)
-fn pid_at(engine: Engine, socket: &Path) -> io::Result<Pid> {
-    // The standard library would block while the engine's queue is full.
+/// The PID of the process that answers at a socket. `SO_PEERCRED` would return systemd's if systemd created the socket.
+fn pid_of_engine(engine: Engine, socket: &Path) -> io::Result<Pid> {
+    // Non-blocking: the standard library's connect would block while the engine's queue is full.
     let socket_fd =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    // Before connect: otherwise the engine's first bytes would have no sender.
+    // Before connect: otherwise the engine's first bytes would carry no credentials.
     set_socket_passcred(&socket_fd, true)?;
     connect(&socket_fd, &SocketAddrUnix::new(socket)?)?;
     let mut stream = UnixStream::from(socket_fd);
     stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(ANSWER))?;
-    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
     if engine == Engine::Docker {
         stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
     }
-    // containerd's gRPC speaks first.
+    // containerd's gRPC server sends first, so no request is needed.
     match sys::sender(stream.as_fd())? {
         Some(pid) if pid == Pid::INIT || pid == getpid() => Err(io::Error::other("process 1 or we ourselves answer")),
         Some(pid) => Ok(pid),

@@ -10,7 +10,7 @@ fn options(words: &[&str]) -> Options {
 }
 
 #[test]
-fn cdi_file_names_things_as_host_does() {
+fn management_cdi_file_has_host_paths() {
     let host = fake::Host::with_gpu(&["libcuda"]);
     let library = "usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
     let devices = tempfile::tempdir().expect("a folder");

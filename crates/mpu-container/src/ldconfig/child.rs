@@ -1,4 +1,4 @@
-//! The new process, from its start to ldconfig's first instruction. All data is prepared before the fork: the process allocates nothing and
+//! Isolates the new process, from its start to `execveat` of ldconfig. All data is prepared before clone: the process allocates nothing and
 //! takes no lock.
 
 use super::error::LdconfigError;
@@ -14,11 +14,11 @@ use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
-/// Folders that are empty for the program: the container's `/proc`, and ldconfig's auxiliary cache, which is untrusted and of no use here.
-const EMPTY: [&std::ffi::CStr; 2] = [c"proc", c"var/cache/ldconfig"];
+/// Folders hidden by empty file systems: the container's `/proc`, and ldconfig's auxiliary cache, which is untrusted and not needed.
+const HIDDEN_FOLDERS: [&std::ffi::CStr; 2] = [c"proc", c"var/cache/ldconfig"];
 
-/// Resource limits. ldconfig maps whole libraries, up to some GiB, and needs a hundred bytes of its own for each. It leaves out a library that it
-/// cannot map, and succeeds.
+/// Resource limits. ldconfig maps whole libraries, up to some GiB, and allocates a hundred bytes for each. If it cannot map a library, it
+/// leaves it out and succeeds.
 const LIMITS: [(Resource, u64); 6] = [
     (Resource::Nofile, 64),
     (Resource::As, 64 << 30),
@@ -28,15 +28,15 @@ const LIMITS: [(Resource, u64); 6] = [
     (Resource::Core, 0),
 ];
 
-/// Everything that the new process needs, made before it exists: it allocates nothing.
+/// Everything that the new process needs, allocated before it starts.
 pub(super) struct Jail<'a> {
     tree: Tree,
-    empty: [Tree; EMPTY.len()],
+    empty: [Tree; HIDDEN_FOLDERS.len()],
     owner: Option<(Uid, Gid)>,
     filters: [seccompiler::BpfProgram; 2],
     program: BorrowedFd<'a>,
     arguments: Vec<CString>,
-    /// Whether `pivot_root` removes the host's root.
+    /// Whether to use `pivot_root` instead of chroot.
     pivot: bool,
     pub(super) output: OwnedFd,
     pub(super) report: OwnedFd,
@@ -84,30 +84,30 @@ impl Jail<'_> {
         })
     }
 
-    /// Runs in the new process, and ends by executing the program.
+    /// Runs in the new process and executes the program. Returns only after an error.
     pub(super) fn enter(&self) {
-        let (step, error) = match self.enter_by_steps() {
+        let (step, error) = match self.run_steps() {
             Ok(never) => match never {},
             Err(failure) => failure,
         };
         let [a, b, c, d] = error.raw_os_error().to_ne_bytes();
-        // If this fails, too, the exit status is all that the caller gets.
+        // If this fails, too, the caller gets only the exit status.
         let _ = rustix::io::write(&self.report, &[step, a, b, c, d]);
     }
 
-    fn enter_by_steps(&self) -> Result<std::convert::Infallible, (u8, Errno)> {
+    fn run_steps(&self) -> Result<std::convert::Infallible, (u8, Errno)> {
         let at = |step: u8| move |error: Errno| (step, error);
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(0))?;
         rustix::mount::mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .map_err(at(0))?;
         self.change_root().map_err(at(1))?;
         rustix::process::chdir(c"/").map_err(at(2))?;
-        for (path, tree) in EMPTY.iter().zip(&self.empty) {
+        for (path, tree) in HIDDEN_FOLDERS.iter().zip(&self.empty) {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match rustix::fs::openat2(&self.tree, *path, flags, Mode::empty(), resolve) {
                 Ok(found) => tree.attach(found.as_fd()).map_err(at(3))?,
-                // Nothing is there, or a link to where the image has nothing mounted.
+                // Missing, or a link: not followed.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => return Err((3, error)),
             }
@@ -117,13 +117,13 @@ impl Jail<'_> {
         rustix::stdio::dup2_stderr(&self.output).map_err(at(4))?;
         sys::close_on_exec().map_err(at(4))?;
         for (resource, most) in LIMITS {
-            // A limit that is lower already stays.
+            // Do not raise an existing lower limit.
             let now = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
             let most = Some(most.min(now));
             rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(at(5))?;
         }
-        self.give_up_rights(at)?;
-        // A change of user has taken it back.
+        self.drop_privileges(at)?;
+        // The change of user has reset it.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(0))?;
         self.filters
             .iter()
@@ -138,7 +138,7 @@ impl Jail<'_> {
         let host = rustix::fs::openat(CWD, c"/", flags, Mode::empty())?;
         self.tree.attach(host.as_fd())?;
         rustix::process::fchdir(&self.tree)?;
-        // The copies may still be tied to where they were copied from.
+        // The copies may still be peers of the original mounts.
         rustix::mount::mount_change(c".", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         let pivot = || rustix::process::pivot_root(c".", c".");
         match self.pivot.then(pivot) {
@@ -146,15 +146,15 @@ impl Jail<'_> {
                 rustix::process::fchdir(&host)?;
                 rustix::mount::unmount(c".", UnmountFlags::DETACH)
             }
-            // An initial RAM file system cannot be exchanged. The root is changed by name only; without capabilities,
-            // new processes or descriptors from outside there is no way back.
+            // pivot_root fails on an initial RAM file system. chroot is enough: the program has no capabilities, no
+            // descriptors from outside, and cannot start processes.
             None | Some(Err(Errno::INVAL)) => rustix::process::chroot(c"."),
             Some(Err(error)) => Err(error),
         }
     }
 
-    fn give_up_rights<At: Fn(Errno) -> (u8, Errno)>(&self, at: impl Fn(u8) -> At) -> Result<(), (u8, Errno)> {
-        // No program has capabilities because of that.
+    fn drop_privileges<At: Fn(Errno) -> (u8, Errno)>(&self, at: impl Fn(u8) -> At) -> Result<(), (u8, Errno)> {
+        // Root's user ID gives a program no capabilities then.
         let fixed = CapabilitiesSecureBits::NO_ROOT
             | CapabilitiesSecureBits::NO_ROOT_LOCKED
             | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
@@ -163,14 +163,14 @@ impl Jail<'_> {
         for bit in 0..64 {
             match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
                 Ok(()) => {}
-                // The kernel's last one was the one before.
+                // No further capability exists.
                 Err(Errno::INVAL) => break,
                 Err(error) => return Err(at(7)(error)),
             }
         }
         if let Some((user, group)) = self.owner {
             match rustix::thread::set_thread_groups(&[]) {
-                // In a user namespace of an ordinary user groups cannot be changed, and are harmless.
+                // An ordinary user's user namespace cannot change groups. They are harmless there.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(at(6)(error)),
             }
@@ -192,13 +192,13 @@ fn errno(error: &seccompiler::Error) -> Errno {
     .unwrap_or(Errno::INVAL)
 }
 
-/// The user to write the cache as, if it is not ours: files of a container in a user namespace belong to that namespace's root.
+/// The owner of `/etc`, if it is another user: files of a container in a user namespace belong to that namespace's root.
 fn owner(root: &Root) -> Result<Option<(Uid, Gid)>, LdconfigError> {
     let folder = root.resolve(Path::new("/etc"))?;
     let about = rustix::fs::fstat(&folder)
         .map_err(|error| LdconfigError::Jail { step: "look at the container's /etc", source: error.into() })?;
     let own_uid = rustix::process::geteuid().as_raw();
-    // The kernel shows a user without a number in this namespace as overflowuid (/proc/sys/kernel/overflowuid).
+    // The kernel shows a user that is not mapped in this namespace as overflowuid (/proc/sys/kernel/overflowuid).
     const OVERFLOW_UID: u32 = 65534;
     let other = about.st_uid != own_uid && about.st_uid != OVERFLOW_UID;
     Ok(other.then(|| (Uid::from_raw(about.st_uid), Gid::from_raw(about.st_gid))))

@@ -1,16 +1,16 @@
 //! Parses `ld.so.conf`: folders and include patterns.
 //!
-//! Source: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
-//! `#` starts a comment; `folder=TYPE` names a library's kind, which has no meaning any more; `hwcap` lines are skipped.
+//! Source: ldconfig(8) and the parser in glibc's `elf/ldconfig.c`. A line is a folder, or `include` and patterns. `#` starts a
+//! comment. The type in `folder=TYPE` is obsolete and ignored. `hwcap` lines are skipped.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line<'a> {
     Folder(&'a str),
-    /// A pattern of files to read besides; not absolute when it is meant beside the file.
+    /// A pattern of files to include. A relative one is relative to the including file.
     Include(&'a str),
 }
 
-/// The lines of a file. Lines that are not UTF-8 are skipped: no folder of ours has such a name.
+/// The lines of a file. Skips lines that are not UTF-8: our folders have no such names.
 pub fn lines(bytes: &[u8]) -> Vec<Line<'_>> {
     let mut found = Vec::new();
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -32,9 +32,9 @@ pub fn lines(bytes: &[u8]) -> Vec<Line<'_>> {
     found
 }
 
-/// Whether a file's name matches a pattern of `*` and `?`, as in a shell: a `*` at the beginning matches no hidden file. Sets in brackets
-/// match nothing; then a folder is only listed twice.
-pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
+/// Whether a file name matches a pattern of `*` and `?`. As in a shell, a `*` at the beginning matches no hidden file. Sets in brackets
+/// match nothing: then a folder is only listed twice.
+pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
         return false;
     }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_as_in_shell() {
+    fn patterns_match_as_in_shell() {
         let cases = [
             ("*.conf", "x86_64.conf", true),
             ("*.conf", ".conf", false),
@@ -88,7 +88,7 @@ mod tests {
             ("[ab].conf", "a.conf", false),
         ];
         for (pattern, name, expected) in cases {
-            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
         }
     }
 }

@@ -12,7 +12,7 @@ pub enum LdconfigError {
     #[error("{} is the host's root directory; ldconfig is only run for a container", path.display())]
     Host { path: PathBuf },
     #[error("/etc/ld.so.conf in the container leads to more than {most} {what}: make it smaller in the image")]
-    Endless { most: usize, what: &'static str },
+    ConfigTooLarge { most: usize, what: &'static str },
     #[error("the folder {folder:?} is not an absolute path on one line")]
     Folder { folder: String },
     #[error("cannot read the host's ldconfig {}", path.display())]
@@ -26,7 +26,7 @@ pub enum LdconfigError {
     #[error("cannot isolate ldconfig: {step}")]
     Jail { step: &'static str, source: io::Error },
     #[error("ldconfig was stopped after {} s", after.as_secs())]
-    Slow { after: Duration },
+    TimedOut { after: Duration },
     #[error("ldconfig ended with {status}: {output}")]
     Failed { status: String, output: String },
 }

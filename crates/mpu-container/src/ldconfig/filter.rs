@@ -1,17 +1,17 @@
 //! The system calls that ldconfig may make.
 //!
-//! Allows the calls that any glibc's ldconfig needs: memory, files by name, exit. All others return ENOSYS, as on an old kernel, which
-//! programs handle. So there are no sockets, mounts, new processes or namespaces, devices, keys or tracing.
+//! Allows the calls that ldconfig of any glibc needs: memory, files by name, exit. All others return ENOSYS, which programs handle as on an
+//! old kernel. So sockets, mounts, new processes or namespaces, devices, keys and tracing are impossible.
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::collections::BTreeMap;
 
-const EVERYWHERE: &[i64] = &[
+const COMMON_CALLS: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_chdir,
     libc::SYS_clock_gettime,
     libc::SYS_close,
-    // Starting it; a filter stays in force across this call.
+    // Starts ldconfig. The filter persists across this call.
     libc::SYS_execveat,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -68,9 +68,9 @@ const EVERYWHERE: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// Calls of which newer machines have only the form with a directory's descriptor.
+/// Older calls, which newer architectures have only as `*at` calls.
 #[cfg(target_arch = "x86_64")]
-const HERE: &[i64] = &[
+const ARCH_CALLS: &[i64] = &[
     libc::SYS_access,
     libc::SYS_arch_prctl,
     libc::SYS_chmod,
@@ -83,12 +83,13 @@ const HERE: &[i64] = &[
     libc::SYS_unlink,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const HERE: &[i64] = &[];
+const ARCH_CALLS: &[i64] = &[];
 
-/// Calls that return 0 at once. The cache need not survive a crash of the host, since a container's next start writes it anew.
-const SYNCS: &[i64] = &[libc::SYS_fdatasync, libc::SYS_fsync, libc::SYS_sync];
+/// Calls that return 0 at once. The cache need not survive a crash of the host: the container's next start writes it again.
+const SYNC_CALLS: &[i64] = &[libc::SYS_fdatasync, libc::SYS_fsync, libc::SYS_sync];
 
-/// Filters in the order in which they are applied: the last allows no further one. It must allow [`SYNCS`], or its error would be the result.
+/// Filters in the order in which they are applied. The last one forbids further filters. It must allow [`SYNC_CALLS`], because its error would
+/// take precedence.
 pub fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let machine: TargetArch = std::env::consts::ARCH.try_into()?;
     let filter = |numbers: &mut dyn Iterator<Item = &i64>, others, these| {
@@ -97,8 +98,8 @@ pub fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     };
     let refuse = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     Ok([
-        filter(&mut SYNCS.iter(), SeccompAction::Allow, SeccompAction::Errno(0))?,
-        filter(&mut EVERYWHERE.iter().chain(HERE), refuse, SeccompAction::Allow)?,
+        filter(&mut SYNC_CALLS.iter(), SeccompAction::Allow, SeccompAction::Errno(0))?,
+        filter(&mut COMMON_CALLS.iter().chain(ARCH_CALLS), refuse, SeccompAction::Allow)?,
     ])
 }
 
@@ -110,10 +111,10 @@ mod tests {
     #[test]
     fn sync_under_the_filters_returns_at_once() {
         let (pipe, _other) = std::io::pipe().unwrap();
-        // No pipe can be synchronised.
+        // fsync fails on a pipe.
         assert_eq!(rustix::fs::fsync(&pipe), Err(Errno::INVAL));
         let filters = super::programs().unwrap();
-        // Filters are a thread's.
+        // Filters apply to one thread.
         let filtered = move || {
             filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)).unwrap();
             (

@@ -1,4 +1,4 @@
-//! Finds, checks and seals the host's ldconfig before the container's root is entered.
+//! Finds the host's ldconfig, checks that it is static, and makes a sealed copy.
 
 use super::error::LdconfigError;
 use mpu_os::file::{Links, read_bounded};
@@ -11,11 +11,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// More than any ldconfig has: Debian's has one megabyte.
-const LARGEST: u64 = 64 << 20;
+/// Limit of the program's size. Debian's ldconfig has 1 MB.
+const MAX_BYTES: u64 = 64 << 20;
 
-/// The path on the host that a setting names: without the `@` before it, and with `.real` behind it where that is
-/// there. Ubuntu keeps a script under ldconfig's name, and the program beside it.
+/// The path on the host from a setting: without a leading `@`, and with `.real` appended if that file exists. On Ubuntu,
+/// `ldconfig` is a script and `ldconfig.real` the program.
 pub fn host_path(setting: &Path) -> PathBuf {
     let text = setting.as_os_str().to_string_lossy();
     let path = match text.strip_prefix('@') {
@@ -31,10 +31,10 @@ pub fn host_path(setting: &Path) -> PathBuf {
     }
 }
 
-/// A copy of the program that cannot be changed any more, ready to be executed by its descriptor.
+/// An immutable copy of the program, which can be executed by its descriptor.
 pub fn seal(path: &Path) -> Result<OwnedFd, LdconfigError> {
     let wrap = |source| LdconfigError::Program { path: path.to_path_buf(), source };
-    let bytes = read_bounded(path, LARGEST, Links::Followed).map_err(wrap)?;
+    let bytes = read_bounded(path, MAX_BYTES, Links::Followed).map_err(wrap)?;
     if !is_static(&bytes) {
         return Err(LdconfigError::Dynamic { path: path.to_path_buf() });
     }
@@ -43,7 +43,7 @@ pub fn seal(path: &Path) -> Result<OwnedFd, LdconfigError> {
 
 fn copy(bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Since Linux 6.3 a system can be set up to refuse memory files that do not say that they are programs.
+    // MFD_EXEC. Since Linux 6.3, a sysctl can forbid executable memory files without this flag.
     let executable = MemfdFlags::from_bits_retain(0x10);
     let fd = rustix::fs::memfd_create("ldconfig", flags | executable)
         .or_else(|_| rustix::fs::memfd_create("ldconfig", flags))?;
@@ -53,7 +53,7 @@ fn copy(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Whether bytes are an ELF program that needs no interpreter.
+/// Whether bytes are an ELF program without an interpreter.
 pub fn is_static(bytes: &[u8]) -> bool {
     let wide = FileHeader64::<Endianness>::parse(bytes).ok().and_then(|header| has_interpreter(header, bytes));
     let narrow = || FileHeader32::<Endianness>::parse(bytes).ok().and_then(|header| has_interpreter(header, bytes));

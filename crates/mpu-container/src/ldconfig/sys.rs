@@ -7,20 +7,20 @@ use std::ffi::{CString, c_char};
 use std::io;
 use std::ptr;
 
-const ARGUMENTS: usize = 256;
+const MAX_ARGUMENTS: usize = 256;
 
-/// Becomes the program behind a descriptor, with no environment. Returns why that failed.
+/// Executes the program behind a descriptor, without an environment. Returns only an error.
 pub(super) fn execute(program: BorrowedFd<'_>, arguments: &[CString]) -> Errno {
-    let mut pointers: [*const c_char; ARGUMENTS] = [ptr::null(); ARGUMENTS];
-    // One place stays empty, which marks the end.
-    if arguments.len() >= ARGUMENTS {
+    let mut pointers: [*const c_char; MAX_ARGUMENTS] = [ptr::null(); MAX_ARGUMENTS];
+    // The last pointer stays null: it ends the list.
+    if arguments.len() >= MAX_ARGUMENTS {
         return Errno::TOOBIG;
     }
     for (place, argument) in pointers.iter_mut().zip(arguments) {
         *place = argument.as_ptr();
     }
     let environment: [*const c_char; 1] = [ptr::null()];
-    // SAFETY: the lists end with a null pointer, and they and their strings live until the process becomes another.
+    // SAFETY: the lists end with a null pointer. They and their strings live until the call replaces this process.
     unsafe {
         libc::syscall(
             libc::SYS_execveat,
@@ -34,7 +34,7 @@ pub(super) fn execute(program: BorrowedFd<'_>, arguments: &[CString]) -> Errno {
     last_error()
 }
 
-/// Keeps every descriptor but the three standard ones from the program, also those that our caller left open.
+/// Sets close-on-exec on every descriptor but the three standard ones, also on those that our caller left open.
 pub(super) fn close_on_exec() -> Result<(), Errno> {
     // SAFETY: changes a flag of descriptors and nothing in memory.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
@@ -49,7 +49,7 @@ pub(super) fn close_on_exec() -> Result<(), Errno> {
     }
 }
 
-/// The same, for every number that a descriptor can have under the usual limits.
+/// The same for descriptors below 65536.
 pub(super) fn close_on_exec_one_by_one() {
     for number in 3..65536 {
         // SAFETY: changes a flag of a descriptor, where there is one, and nothing in memory.

@@ -1,7 +1,7 @@
-//! The host's real ldconfig over small roots made of this host's own libraries, and over hostile ones.
+//! The host's ldconfig on small roots with libraries of this host, and on hostile roots.
 
 use super::*;
-use crate::beneath::tests::{walk, without};
+use crate::beneath::tests::{walk, without_syscall};
 use crate::driver::fake::fifo;
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,20 +14,20 @@ use tempfile::TempDir;
 const LDCONFIG: &str = "/sbin/ldconfig";
 const FOLDER: &str = "/opt/driver";
 
-/// A root with a library that only a folder of ours makes known.
-struct Place {
+/// A root with a library in a folder outside the default ones.
+struct TestRoot {
     top: TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        let place = Place { top: TempDir::new().unwrap() };
+impl TestRoot {
+    fn new() -> TestRoot {
+        let place = TestRoot { top: TempDir::new().unwrap() };
         fs::set_permissions(place.top.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for folder in ["root/etc", "root/opt/driver", "root/usr/lib", "root/proc", "root/sbin", "outside"] {
             fs::create_dir_all(place.top.path().join(folder)).unwrap();
         }
-        fs::copy(a_library(), place.path("opt/driver/libmine.so.1.2.3")).unwrap();
-        // What the image brings under ldconfig's name must never be started.
+        fs::copy(host_library(), place.path("opt/driver/libmine.so.1.2.3")).unwrap();
+        // The image's own ldconfig must never be started.
         fs::write(place.path("sbin/ldconfig"), "#!/bin/sh\ntouch /started\n").unwrap();
         fs::set_permissions(place.path("sbin/ldconfig"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(place.top.path().join("outside/secret"), "secret").unwrap();
@@ -35,9 +35,9 @@ impl Place {
     }
 
     /// None where ldconfig cannot be isolated.
-    fn able() -> Option<Place> {
+    fn new_if_isolatable() -> Option<TestRoot> {
         if rustix::process::geteuid().is_root() && Path::new(LDCONFIG).exists() {
-            return Some(Place::new());
+            return Some(TestRoot::new());
         }
         println!("skipped: isolating ldconfig needs root and {LDCONFIG}");
         None
@@ -63,7 +63,7 @@ impl Place {
 }
 
 /// A library of this host with a soname: glibc's mathematics.
-fn a_library() -> PathBuf {
+fn host_library() -> PathBuf {
     let listed = Command::new(LDCONFIG).arg("-p").output().unwrap();
     let text = String::from_utf8(listed.stdout).unwrap();
     let line = text
@@ -73,7 +73,7 @@ fn a_library() -> PathBuf {
     PathBuf::from(line.rsplit(" => ").next().unwrap())
 }
 
-/// Every name with its content, and the time at which it changed.
+/// Every name with its mode, size, link target and time of change.
 fn snapshot(top: &Path) -> BTreeMap<String, String> {
     let about = |(path, about): (PathBuf, fs::Metadata)| {
         let text = match about.file_type() {
@@ -88,7 +88,7 @@ fn snapshot(top: &Path) -> BTreeMap<String, String> {
 
 #[test]
 fn update_adds_folder_and_changes_cache_only() {
-    let Some(place) = Place::able() else { return };
+    let Some(place) = TestRoot::new_if_isolatable() else { return };
     let before = snapshot(place.top.path());
     place.update().unwrap();
     assert!(place.cache().contains("libm.so.6 (libc6,x86-64"), "{}", place.cache());
@@ -107,7 +107,7 @@ fn update_adds_folder_and_changes_cache_only() {
     assert!(before.iter().all(|(name, text)| after[name] == *text), "something that was there has changed");
     assert_eq!(fs::read_link(place.path("opt/driver/libm.so.6")).unwrap(), Path::new("libmine.so.1.2.3"));
 
-    // Once more: only the cache is written anew.
+    // The second run writes only the cache.
     place.update().unwrap();
     let again = snapshot(place.top.path());
     let changed: Vec<&String> = again.keys().filter(|name| again[*name] != after[*name]).collect();
@@ -117,13 +117,13 @@ fn update_adds_folder_and_changes_cache_only() {
 
 #[test]
 fn distribution_loader_config_is_unchanged() {
-    let Some(place) = Place::able() else { return };
+    let Some(place) = TestRoot::new_if_isolatable() else { return };
     fs::write(place.path("etc/debian_version"), "12\n").unwrap();
     fs::create_dir_all(place.path("etc/ld.so.conf.d")).unwrap();
     fs::write(place.path("etc/ld.so.conf"), "# no include\n/usr/local/lib\n").unwrap();
     fs::write(place.path("etc/ld.so.conf.d/x.conf"), "/ignored\n").unwrap();
     run(&place.root(), Path::new(LDCONFIG), &[FOLDER, "/usr/lib", "/usr/local/lib", FOLDER]).unwrap();
-    // The drop-in files are not reached from there; ldconfig gets the folders as arguments.
+    // The drop-in files are not included, so ldconfig gets the folders as arguments.
     assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
     assert_eq!(fs::read_to_string(place.path("etc/ld.so.conf")).unwrap(), "# no include\n/usr/local/lib\n");
     let text = |name: &str| fs::read_to_string(place.path("etc/ld.so.conf.d").join(name)).unwrap();
@@ -134,9 +134,9 @@ fn distribution_loader_config_is_unchanged() {
 
 #[test]
 fn update_without_folders_uses_earlier_ones() {
-    let Some(_) = Place::able() else { return };
+    let Some(_) = TestRoot::new_if_isolatable() else { return };
     for conf in [None, Some("# no include\n/usr/local/lib\n")] {
-        let place = Place::new();
+        let place = TestRoot::new();
         if let Some(text) = conf {
             fs::write(place.path("etc/ld.so.conf"), text).unwrap();
         }
@@ -151,40 +151,40 @@ fn update_without_folders_uses_earlier_ones() {
 
 #[test]
 fn musl_path_file_gets_driver_folder() {
-    let Some(place) = Place::able() else { return };
-    let file = folders_file();
+    let Some(place) = TestRoot::new_if_isolatable() else { return };
+    let file = musl_path_file();
     fs::write(place.path(file), "/lib:/usr/lib").unwrap();
     place.update().unwrap();
     place.update().unwrap();
     assert_eq!(fs::read_to_string(place.path(file)).unwrap(), "/lib:/usr/lib\n/opt/driver\n");
 
-    // Without the file, musl looks where it always does; a new file must not take that away.
+    // Without the file, musl uses its default folders. A new file must contain them.
     fs::remove_file(place.path(file)).unwrap();
     fs::write(place.path("etc/alpine-release"), "3.20\n").unwrap();
     place.update().unwrap();
     assert_eq!(fs::read_to_string(place.path(file)).unwrap(), "/lib\n/usr/local/lib\n/usr/lib\n/opt/driver\n");
 }
 
-fn folders_file() -> &'static str {
+fn musl_path_file() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "etc/ld-musl-x86_64.path",
         _ => "etc/ld-musl-aarch64.path",
     }
 }
 
-const LEADING_OUT: &str = "/proc/1/root/usr/lib
+const ESCAPING_CONF: &str = "/proc/1/root/usr/lib
 /proc/self/cwd/usr/lib
 include /proc/1/root/etc/ld.so.conf
 include /etc/ld.so.conf.d/*.conf
 ";
 
-/// A hostile root: configuration that names the host, a cache that is a link to outside, a program under ldconfig's
-/// name. Either an error or a cache; never anything outside the root, and nothing of the image is started.
+/// Hostile roots: configuration that leads to the host, a cache that is a link to outside, a program with ldconfig's name.
+/// The result is an error or a cache. Nothing outside the root changes, and no program of the image is started.
 #[test]
 fn hostile_root_is_harmless() {
-    let Some(_) = Place::able() else { return };
+    let Some(_) = TestRoot::new_if_isolatable() else { return };
     let host_cache = fs::metadata("/etc/ld.so.cache").unwrap().mtime_nsec();
-    type Spoil = fn(&Place);
+    type Spoil = fn(&TestRoot);
     let cases: [(&str, Spoil, bool); 9] = [
         (
             "the cache is a link",
@@ -196,7 +196,7 @@ fn hostile_root_is_harmless() {
             |p| symlink(p.top.path().join("outside/new"), p.path("etc/ld.so.cache~")).unwrap(),
             false,
         ),
-        ("folders of the host by /proc", |p| fs::write(p.path("etc/ld.so.conf"), LEADING_OUT).unwrap(), true),
+        ("folders of the host by /proc", |p| fs::write(p.path("etc/ld.so.conf"), ESCAPING_CONF).unwrap(), true),
         (
             "an include of itself",
             |p| fs::write(p.path("etc/ld.so.conf"), "include /etc/ld.so.conf\ninclude /etc/ld.so.conf.d/*\n").unwrap(),
@@ -230,7 +230,7 @@ fn hostile_root_is_harmless() {
         ),
     ];
     for (what, spoil, works) in cases {
-        let place = Place::new();
+        let place = TestRoot::new();
         spoil(&place);
         let outside = snapshot(&place.top.path().join("outside"));
         let begin = Instant::now();
@@ -243,9 +243,9 @@ fn hostile_root_is_harmless() {
     assert_eq!(fs::metadata("/etc/ld.so.cache").unwrap().mtime_nsec(), host_cache, "the host's own cache");
 }
 
-/// Each of these images is small, and its configuration leads to hundreds of thousands of names or bytes.
+/// Each of these images is small, but its configuration includes too many files, names, patterns or bytes.
 #[test]
-fn configuration_without_end_is_refused() {
+fn oversized_configuration_is_refused() {
     let includes = |count: usize| format!("include {}\n", "many/* ".repeat(count));
     let cases = [
         ("1000 patterns", 1, includes(1001), 10),
@@ -255,7 +255,7 @@ fn configuration_without_end_is_refused() {
         ("1048576 bytes", 3, includes(1), 512 << 10),
     ];
     for (what, files, conf, size) in cases {
-        let place = Place::new();
+        let place = TestRoot::new();
         fs::create_dir(place.path("etc/many")).unwrap();
         for number in 0..files {
             fs::write(place.path(&format!("etc/many/{number}.conf")), "#".repeat(size)).unwrap();
@@ -265,8 +265,8 @@ fn configuration_without_end_is_refused() {
         assert!(error.contains(&format!("more than {what}")), "{what}: {error}");
         assert!(!place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf").exists(), "{what}: nothing is written then");
     }
-    // The file of an earlier run, which the image has brought.
-    let place = Place::new();
+    // A drop-in file of an earlier run that comes from the image.
+    let place = TestRoot::new();
     fs::create_dir(place.path("etc/ld.so.conf.d")).unwrap();
     let lines: String = (0..=1000).map(|number| format!("/{number}\n")).collect();
     fs::write(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"), lines).unwrap();
@@ -279,7 +279,7 @@ fn file_included_by_two_names_is_read_once() {
     let spelt =
         ["/etc/../etc/ld.so.conf.d/*.conf", "elsewhere/*", "../etc/ld.so.conf.d/00-nvcr-mpu.conf", "self/etc/*"];
     for pattern in spelt {
-        let place = Place::new();
+        let place = TestRoot::new();
         symlink("ld.so.conf.d", place.path("etc/elsewhere")).unwrap();
         symlink("..", place.path("etc/self")).unwrap();
         fs::write(place.path("etc/ld.so.conf"), format!("include {pattern}\ninclude ld.so.conf.d/*.conf\n")).unwrap();
@@ -293,7 +293,7 @@ fn file_included_by_two_names_is_read_once() {
 
 #[test]
 fn only_static_program_of_host_is_run() {
-    let place = Place::new();
+    let place = TestRoot::new();
     let with = |program: &Path| run(&place.root(), program, &[FOLDER]);
     // A program with an interpreter would start the container's.
     assert!(matches!(with(Path::new("/bin/true")), Err(LdconfigError::Dynamic { .. })));
@@ -318,55 +318,55 @@ fn only_static_program_of_host_is_run() {
     assert_eq!(host_path(Path::new(&format!("@{}", named.display()))), place.path("sbin/ldconfig.real"));
 }
 
-/// A program that waits for a FIFO: looked at from outside while it does, and stopped in the end.
+/// ldconfig blocks on a FIFO. The test inspects the process meanwhile, and the timeout kills it.
 #[test]
 fn hanging_ldconfig_is_isolated_and_stopped() {
-    let Some(place) = Place::able() else { return };
+    let Some(place) = TestRoot::new_if_isolatable() else { return };
     let name = format!("/etc/wait-{}", place.top.path().file_name().unwrap().display());
     fifo(&place.path(&name[1..]));
     let program = program::seal(&host_path(Path::new(LDCONFIG))).unwrap();
-    // A descriptor that our caller forgot to close.
+    // A descriptor that our caller left open.
     let forgotten = fs::File::open("/etc").unwrap();
     rustix::io::fcntl_setfd(&forgotten, rustix::io::FdFlags::empty()).unwrap();
     let begin = Instant::now();
-    let inmate = std::thread::scope(|scope| {
-        let looked = scope.spawn(|| look_at(&name));
-        let patience = Duration::from_secs(5);
-        let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], patience, true);
-        assert!(matches!(result, Err(LdconfigError::Slow { .. })), "{result:?}");
-        looked.join().unwrap()
+    let process = std::thread::scope(|scope| {
+        let inspected = scope.spawn(|| inspect_process(&name));
+        let timeout = Duration::from_secs(5);
+        let result = jail::run(&place.root(), &program, &["ldconfig", "-f", &name], timeout, true);
+        assert!(matches!(result, Err(LdconfigError::TimedOut { .. })), "{result:?}");
+        inspected.join().unwrap()
     });
     assert!(begin.elapsed() < Duration::from_secs(60));
     let status = |name: &str| {
-        let line = inmate.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("{name} in {}", inmate.status)).trim().to_string()
+        let line = process.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("{name} in {}", process.status)).trim().to_string()
     };
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert_eq!(status(set), "0000000000000000", "{set}");
     }
     assert_eq!((status("NoNewPrivs").as_str(), status("Seccomp").as_str()), ("1", "2"));
     assert!(status("NSpid").ends_with("\t1"), "the first process of its namespace: {}", status("NSpid"));
-    assert_eq!(inmate.environment, b"");
-    let of_its_own = inmate.limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
+    assert_eq!(process.environment, b"");
+    let of_its_own = process.limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
     assert!(of_its_own.split_whitespace().any(|word| word == "268435456"), "{of_its_own}");
-    assert!(inmate.descriptors.iter().all(|open| open.contains("memfd:mpu") || open.contains(&name)), "{inmate:?}");
-    assert_eq!(inmate.namespaces.len(), 3);
-    for (own, drop_in) in &inmate.namespaces {
+    assert!(process.descriptors.iter().all(|open| open.contains("memfd:mpu") || open.contains(&name)), "{process:?}");
+    assert_eq!(process.namespaces.len(), 3);
+    for (own, drop_in) in &process.namespaces {
         assert_ne!(own, drop_in);
     }
-    let points: Vec<&str> = inmate.mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
-    assert_eq!(points, ["/", "/proc"], "{}", inmate.mounts);
-    assert_eq!(inmate.root_has, ["etc", "opt", "proc", "sbin", "usr"]);
-    assert_eq!(inmate.proc_has, 0);
+    let points: Vec<&str> = process.mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    assert_eq!(points, ["/", "/proc"], "{}", process.mounts);
+    assert_eq!(process.root_has, ["etc", "opt", "proc", "sbin", "usr"]);
+    assert_eq!(process.proc_has, 0);
 }
 
-/// Linux 5.6 has neither of these, and all that the jail needs besides.
+/// Linux 5.6 lacks these two calls, and has the others that the jail needs.
 #[test]
 fn cache_is_written_on_older_kernels() {
-    let Some(_) = Place::able() else { return };
+    let Some(_) = TestRoot::new_if_isolatable() else { return };
     for call in [libc::SYS_close_range, libc::SYS_mount_setattr] {
-        let place = Place::new();
-        without(call, || place.update()).unwrap();
+        let place = TestRoot::new();
+        without_syscall(call, || place.update()).unwrap();
         assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
     }
     let open = fs::File::open("/etc").unwrap();
@@ -375,17 +375,19 @@ fn cache_is_written_on_older_kernels() {
     assert!(rustix::io::fcntl_getfd(&open).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
 }
 
-/// Where the host's root cannot be exchanged, as on an initial RAM file system: here, as it is a changed root (an agent
-/// in a container whose root is the host's) that is mounted on a shared mount.
+/// pivot_root fails, as on an initial RAM file system: here, because the root is a chroot on a shared mount (as for an agent in
+/// a container whose root is the host's).
 #[test]
 fn missing_pivot_root_falls_back_to_chroot() {
-    let Some(place) = Place::able().filter(|_| crate::beneath::mount::unshare().is_ok()) else { return };
+    let Some(place) = TestRoot::new_if_isolatable().filter(|_| crate::beneath::mount::unshare().is_ok()) else {
+        return;
+    };
     fs::create_dir_all(place.top.path().join("proc")).unwrap();
     fs::copy(host_path(Path::new(LDCONFIG)), place.top.path().join("ldconfig")).unwrap();
     rustix::mount::mount_change("/", rustix::mount::MountPropagationFlags::SHARED).unwrap();
     rustix::mount::mount_bind(place.top.path(), place.top.path()).unwrap();
     rustix::mount::mount_bind("/proc", place.top.path().join("proc")).unwrap();
-    // The root directory is this thread's own since it has mounts of its own.
+    // After unshare, the root directory belongs to this thread alone.
     let back = fs::File::open("/").unwrap();
     rustix::process::chroot(place.top.path()).unwrap();
     rustix::process::chdir("/").unwrap();
@@ -410,7 +412,7 @@ struct ProcessFacts {
 }
 
 /// Finds the process with this argument, and reads its state from /proc.
-fn look_at(word: &str) -> ProcessFacts {
+fn inspect_process(word: &str) -> ProcessFacts {
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < Duration::from_secs(60), "no process has {word}");
@@ -448,23 +450,25 @@ fn look_at(word: &str) -> ProcessFacts {
     }
 }
 
-/// As from a createContainer hook: a mount namespace of the container's, whose root is still the host's, with the
-/// container's root mounted on itself, libraries mounted into it, and its /proc there.
+/// As in a createContainer hook: the container's mount namespace with the host's root as `/`, the container's root mounted on
+/// itself, and libraries and /proc mounted in it.
 #[test]
 fn in_containers_mounts_mounted_libraries_are_found() {
-    let Some(place) = Place::able().filter(|_| crate::beneath::mount::unshare().is_ok()) else { return };
+    let Some(place) = TestRoot::new_if_isolatable().filter(|_| crate::beneath::mount::unshare().is_ok()) else {
+        return;
+    };
     let root = place.path("");
     rustix::mount::mount_bind_recursive(&root, &root).unwrap();
     fs::create_dir_all(place.path("mnt/lib")).unwrap();
     fs::write(place.path("mnt/lib/libmounted.so.1"), "").unwrap();
-    rustix::mount::mount_bind(a_library(), place.path("mnt/lib/libmounted.so.1")).unwrap();
+    rustix::mount::mount_bind(host_library(), place.path("mnt/lib/libmounted.so.1")).unwrap();
     rustix::mount::mount_bind("/proc", place.path("proc")).unwrap();
     fs::write(place.path("etc/ld.so.conf"), "/proc/1/root/usr/lib\ninclude /etc/ld.so.conf.d/*.conf\n").unwrap();
     run(&Root::open(&root).unwrap(), Path::new(LDCONFIG), &[FOLDER, "/mnt/lib"]).unwrap();
     let cache = place.cache();
     assert!(cache.contains("=> /mnt/lib/libm.so.6") && cache.contains("=> /opt/driver/libm.so.6"), "{cache}");
     assert!(!cache.contains("/proc"), "{cache}");
-    // Nothing is left mounted: what was mounted before still is, and nothing else.
+    // Only the earlier mounts remain.
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     let here: Vec<&str> =
         mounts.lines().filter(|line| line.contains(root.to_str().unwrap().trim_end_matches('/'))).collect();
@@ -478,7 +482,7 @@ fn in_containers_mounts_mounted_libraries_are_found() {
 /// write them.
 #[test]
 fn user_namespace_cache_is_written_as_owner() {
-    let Some(place) = Place::able() else { return };
+    let Some(place) = TestRoot::new_if_isolatable() else { return };
     let all: Vec<String> = snapshot(&place.path("")).into_keys().collect();
     for name in all.iter().map(String::as_str).chain([""]) {
         std::os::unix::fs::lchown(place.path(name), Some(200_000), Some(200_000)).unwrap();

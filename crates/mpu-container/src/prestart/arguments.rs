@@ -3,13 +3,13 @@
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-container-runtime-hook/main.go`.
 
 use crate::config::{CompatMode, Config};
+use crate::kebab_name::KebabName;
 use crate::request::Request;
-use crate::words::Words;
 use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-pub fn of(
+pub fn build(
     config: &Config,
     ldconfig: Option<String>,
     request: &Request,
@@ -46,14 +46,15 @@ pub fn of(
         text("mig-monitor", request.mig_monitor.as_deref().unwrap_or_default()),
         text("imex-channel", &request.imex.join(",")),
     ];
-    let capabilities = request.capabilities.iter().map(|capability| OsString::from(format!("--{}", capability.word())));
-    // An empty condition is handed on, too: it holds.
-    let conditions = request.requirements.iter().map(|condition| set("require", condition.as_ref()));
+    let capabilities =
+        request.capabilities.iter().map(|capability| OsString::from(format!("--{}", capability.kebab_name())));
+    // Also pass an empty requirement: it always holds.
+    let requirements = request.requirements.iter().map(|requirement| set("require", requirement.as_ref()));
     let last = [set("pid", pid.as_raw_nonzero().to_string().as_ref()), root.as_os_str().to_os_string()];
-    global.into_iter().flatten().chain(capabilities).chain(conditions).chain(last).collect()
+    global.into_iter().flatten().chain(capabilities).chain(requirements).chain(last).collect()
 }
 
-/// The CLI's mode for CUDA's compatibility libraries. It does not handle mode `hook`.
+/// The CLI's mode for CUDA's compatibility libraries. The wrapper handles mode `hook`.
 fn compat_mode(config: &Config) -> &'static str {
     match config.runtime.cuda_compat_mode {
         Some(CompatMode::Ldconfig) => "ldconfig",

@@ -1,8 +1,8 @@
-//! The hook's flags, as Go's package `flag` reads them: one dash or two, before the command only.
+//! Parses the hook's flags as Go's package `flag`: one dash or two, before the command only.
 //!
 //! Source: the package's documentation, "Command line flag syntax".
 
-use crate::config::edit::truth;
+use crate::config::edit::parse_bool;
 use crate::runtime::command::flag;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ pub struct Flags {
     pub debug: bool,
     pub version: bool,
     pub help: bool,
-    /// The first word that is no flag. What follows it has no meaning.
+    /// The first argument that is not a flag. Later arguments are ignored.
     pub command: Option<OsString>,
 }
 
@@ -26,7 +26,7 @@ impl Flags {
                 flags.command = if argument == "--" { arguments.next().cloned() } else { Some(argument.clone()) };
                 break;
             };
-            let switch = || match value.map(|value| (value, value.to_str().and_then(truth))) {
+            let switch = || match value.map(|value| (value, value.to_str().and_then(parse_bool))) {
                 None => Ok(true),
                 Some((_, Some(on))) => Ok(on),
                 Some((value, None)) => Err(format!("{argument:?}: {value:?} is neither true nor false")),

@@ -1,7 +1,6 @@
 //! `nvidia-container-runtime-hook`: the prestart hook of mode `legacy`, and of `docker run --gpus`.
 //!
-//! Makes a call of the container CLI from a container's state, and executes the CLI in its own process. A container without a
-//! request for GPUs is left alone, whatever else its specification has.
+//! Reads a container's state and executes the container CLI with its arguments. Does nothing for a container that requests no GPU.
 //!
 //! Source: OCI runtime specification, `runtime.md` (state, hooks); NVIDIA Container Toolkit 1.20,
 //! `cmd/nvidia-container-runtime-hook`.
@@ -14,9 +13,9 @@ use crate::chain::{chain, printable};
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
 use crate::driver::{DriverRoot, LimitError};
 use crate::limits;
-use crate::output::{page, say};
+use crate::output::{eprint_line, print_page};
 use crate::program::{self, Program};
-use crate::request::{self, Annotations, RequestError, Terms};
+use crate::request::{self, Annotations, RequestError, Strictness};
 use crate::spec::{Spec, SpecError};
 use flags::Flags;
 use state::State;
@@ -27,8 +26,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 pub const PROGRAM: Program = Program {
-    own: "hook",
-    nvidia: &[NAME, "nvidia-container-toolkit"],
+    name: "hook",
+    nvidia_names: &[NAME, "nvidia-container-toolkit"],
     about: "the prestart hook: hands a container to the container CLI",
     run,
     command: None,
@@ -73,7 +72,7 @@ pub enum HookError {
     #[error("could not decode OCI spec")]
     Decode(#[source] SpecError),
     #[error("{0} is empty in OCI spec")]
-    Lacks(&'static str),
+    MissingField(&'static str),
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error(
@@ -95,7 +94,7 @@ impl HookError {
             HookError::State(_) => {
                 "the OCI runtime writes the state on the hook's standard input: run the hook through one"
             }
-            HookError::Open(_) | HookError::Decode(_) | HookError::Lacks(_) => {
+            HookError::Open(_) | HookError::Decode(_) | HookError::MissingField(_) => {
                 "the state's bundle must be a directory with a config.json that the OCI runtime accepts"
             }
             HookError::Request(error) => error.fix(),
@@ -111,45 +110,45 @@ impl HookError {
 fn run(arguments: Vec<OsString>) -> ExitCode {
     let flags = match Flags::parse(arguments.get(1..).unwrap_or_default()) {
         Ok(flags) => flags,
-        Err(mistake) => {
-            say(format!("{NAME}: {mistake}\n\n{}", USAGE.trim_end()));
+        Err(message) => {
+            eprint_line(format!("{NAME}: {message}\n\n{}", USAGE.trim_end()));
             return ExitCode::from(2);
         }
     };
     if flags.help {
-        return page(NAME, USAGE);
+        return print_page(NAME, USAGE);
     }
     if flags.version {
-        return page(NAME, &program::version("NVIDIA Container Runtime Hook"));
+        return print_page(NAME, &program::version("NVIDIA Container Runtime Hook"));
     }
     match flags.command.as_deref().and_then(OsStr::to_str) {
         Some("prestart") => match prestart(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                say(format!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix()));
+                eprint_line(format!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix()));
                 ExitCode::from(1)
             }
         },
         Some("poststart" | "poststop") => ExitCode::SUCCESS,
         other => {
-            let mistake = other.map_or("which command?".to_string(), |word| format!("there is no command '{word}'"));
-            say(format!("{NAME}: {mistake}\n\n{}", USAGE.trim_end()));
+            let message = other.map_or("which command?".to_string(), |word| format!("there is no command '{word}'"));
+            eprint_line(format!("{NAME}: {message}\n\n{}", USAGE.trim_end()));
             ExitCode::from(2)
         }
     }
 }
 
-/// Executes the container CLI if the container requests something; returns if there is nothing to do.
+/// Executes the container CLI if the container requests a GPU. Otherwise returns.
 fn prestart(flags: &Flags) -> Result<(), HookError> {
     let debug = |text: &dyn std::fmt::Display| {
         if flags.debug {
-            say(format!("{NAME}: {}", printable(&text.to_string())));
+            eprint_line(format!("{NAME}: {}", printable(&text.to_string())));
         }
     };
     let Loaded { config, path, notes } = load(flags.config.as_deref()).map_err(HookError::Config)?;
     let file = path.map_or("no file: the defaults".to_string(), |path| path.display().to_string());
     debug(&format_args!("configuration: {file}"));
-    notes.iter().for_each(|note| debug(&format_args!("{file}, line {}: {}", note.line, note.what)));
+    notes.iter().for_each(|note| debug(&format_args!("{file}, line {}: {}", note.line, note.message)));
 
     let state = State::read(io::stdin().lock()).map_err(HookError::State)?;
     let spec = Spec::load(&state.bundle).map_err(|error| match error {
@@ -157,40 +156,40 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
         _ => HookError::Decode(error),
     })?;
     let tree = spec.tree();
-    let there = |name: &str| tree.get(name).is_some_and(|value| !value.is_null());
+    let is_present = |name: &str| tree.get(name).is_some_and(|value| !value.is_null());
     for (name, what) in [("ociVersion", "Version"), ("process", "Process"), ("root", "Root")] {
-        if !there(name) {
-            return Err(HookError::Lacks(what));
+        if !is_present(name) {
+            return Err(HookError::MissingField(what));
         }
     }
-    let answer = request::of(tree, &config, Annotations::Skip, Terms::Strict)?;
-    answer.notes.iter().for_each(|note| say(format!("{NAME}: warning: {}", printable(note))));
-    let Some(request) = answer.request else {
+    let parsed = request::parse(tree, &config, Annotations::Skip, Strictness::Strict)?;
+    parsed.notes.iter().for_each(|note| eprint_line(format!("{NAME}: warning: {}", printable(note))));
+    let Some(request) = parsed.request else {
         debug(&"the container asks for no GPU: nothing to do");
         return Ok(());
     };
-    legacy(&config, request.only_cdi_names())?;
+    require_legacy_mode(&config, request.only_cdi_names())?;
 
     let pid = state.pid.ok_or(HookError::State(state::StateError::NoProcess))?;
     let root = tree["root"].get("path").and_then(serde_json::Value::as_str).filter(|path| !path.is_empty());
-    let root = state.within_bundle(root.ok_or(HookError::Lacks("root.path"))?);
+    let root = state.within_bundle(root.ok_or(HookError::MissingField("root.path"))?);
     if let Some(limits) = request.memory {
         let root = config.cli.root.as_deref().map_or_else(DriverRoot::host, |root| DriverRoot::at(root, None));
         limits::apply(limits, pid, &root, &request.devices, &config)?;
     }
     let ldconfig = config.ldconfig(Path::new("/"));
-    let arguments = arguments::of(&config, ldconfig, &request, pid, &root, flags.debug);
-    let (program, called) = match &config.cli.path {
+    let arguments = arguments::build(&config, ldconfig, &request, pid, &root, flags.debug);
+    let (program, name) = match &config.cli.path {
         Some(path) => (path.as_path(), path.as_os_str()),
         None => (Path::new("/proc/self/exe"), OsStr::new(CLI)),
     };
-    debug(&format_args!("running {} {}", called.to_string_lossy(), shown(&arguments)));
+    debug(&format_args!("running {} {}", name.to_string_lossy(), joined(&arguments)));
     let mut command = Command::new(program);
-    command.arg0(called).args(&arguments);
+    command.arg0(name).args(&arguments);
     for variable in &config.cli.environment {
         match variable.split_once('=') {
             Some((name, value)) if !name.is_empty() => drop(command.env(name, value)),
-            _ => say(format!(
+            _ => eprint_line(format!(
                 "{NAME}: warning: nvidia-container-cli.environment: passing over {variable:?}: no NAME=value"
             )),
         }
@@ -198,16 +197,16 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     Err(HookError::Exec { program: program.to_path_buf(), source: command.exec() })
 }
 
-/// A file that is named must be there; the usual one need not.
+/// A configuration file on the command line must exist. The default file may be missing.
 fn load(named: Option<&OsStr>) -> Result<Loaded, ConfigError> {
-    let (path, must) = match named.filter(|path| !path.is_empty()) {
+    let (path, is_required) = match named.filter(|path| !path.is_empty()) {
         Some(path) => (PathBuf::from(path), true),
         None => config::path(|name| std::env::var_os(name)),
     };
-    if must { Config::at(&path) } else { Config::at_or_default(&path) }
+    if is_required { Config::at(&path) } else { Config::at_or_default(&path) }
 }
 
-fn legacy(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {
+fn require_legacy_mode(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {
     match config.runtime.mode {
         _ if config.hook.skip_mode_detection => Ok(()),
         Mode::Legacy => Ok(()),
@@ -221,6 +220,6 @@ fn legacy(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {
     }
 }
 
-fn shown(arguments: &[OsString]) -> String {
+fn joined(arguments: &[OsString]) -> String {
     arguments.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

@@ -1,21 +1,20 @@
-//! A container's state, as a hook receives it.
+//! A container's state on a hook's standard input.
 //!
-//! Source: OCI runtime specification, `runtime.md`, "State"; before it, Docker's runc of 17.03 wrote
-//! `bundlePath`.
+//! Source: OCI runtime specification, `runtime.md`, "State". Docker's runc of 17.03 wrote `bundlePath`.
 
 use rustix::process::Pid;
 use serde::Deserialize;
 use std::io::{self, BufReader, Read};
 use std::path::{Component, Path, PathBuf};
 
-/// More than any state: it holds a few fields and the annotations.
-const LIMIT: u64 = 16 << 20;
+/// Limit of a state, which has a few fields and the annotations.
+const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub struct State {
     /// The container's first process, in our PID namespace.
     pub pid: Option<Pid>,
-    /// The directory with config.json: absolute.
+    /// The absolute path of the directory with config.json.
     pub bundle: PathBuf,
 }
 
@@ -25,7 +24,7 @@ pub enum StateError {
     Read(#[source] io::Error),
     #[error("there is nothing on the standard input")]
     Empty,
-    /// It is no JSON, or a field is not what it must be.
+    /// Not JSON, or a field has the wrong type.
     #[error(transparent)]
     Json(serde_json::Error),
     #[error("the bundle '{}' is relative, and there is no working directory", bundle.display())]
@@ -43,9 +42,10 @@ struct Raw {
 }
 
 impl State {
-    /// Reads the first JSON value of a stream, so that a runtime may leave its end open.
+    /// Reads the first JSON value of a stream, because a runtime may leave the stream open.
     pub fn read(input: impl Read) -> Result<State, StateError> {
-        let mut values = serde_json::Deserializer::from_reader(BufReader::new(input.take(LIMIT))).into_iter::<Raw>();
+        let mut values =
+            serde_json::Deserializer::from_reader(BufReader::new(input.take(MAX_BYTES))).into_iter::<Raw>();
         let raw = values.next().ok_or(StateError::Empty)?.map_err(|error| match error.is_io() {
             true => StateError::Read(error.into()),
             false => StateError::Json(error),
@@ -56,8 +56,8 @@ impl State {
         Ok(State { pid: raw.pid.filter(|pid| *pid > 0).and_then(Pid::from_raw), bundle })
     }
 
-    /// A path of the specification; a relative one begins at the bundle. Removes `.` and double slashes, but not `..`, whose meaning
-    /// depends on links.
+    /// Resolves a path of the specification, relative to the bundle. Removes `.` and double slashes, but not `..`, because that depends on
+    /// links.
     pub fn within_bundle(&self, path: &str) -> PathBuf {
         let whole = self.bundle.join(Path::new(path));
         whole.components().filter(|part| *part != Component::CurDir).collect()
@@ -68,7 +68,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// A runtime that keeps its end open.
+    /// A stream that stays open.
     struct Open;
 
     impl Read for Open {

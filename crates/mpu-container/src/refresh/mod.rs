@@ -1,7 +1,7 @@
 //! The program `refresh`: keeps this host's CDI file up to date.
 //!
-//! Drivers are loaded and unloaded, MIG devices are made, libraries are replaced, and no event covers all of that. So a few files of
-//! `/proc` and `/sys` are read every two seconds, which costs the driver nothing and does not keep it loaded.
+//! No event covers all changes of drivers, MIG devices and libraries. So a few files of `/proc` and `/dev` are read every two seconds,
+//! which costs the driver nothing and does not keep it loaded.
 
 mod watch;
 
@@ -23,18 +23,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 pub const PROGRAM: Program = Program {
-    own: "refresh",
-    nvidia: &[],
+    name: "refresh",
+    nvidia_names: &[],
     about: "keeps the CDI file of this host true",
     run: main,
     command: Some(Args::command),
 };
 
-/// The first line of our files. Other tools' files stay unchanged.
-const MARK: &str = "# Written by mpu-container refresh; it is written again when the driver or its devices change.\n";
+/// The first line of our files. Files without it stay unchanged.
+const HEADER: &str = "# Written by mpu-container refresh; it is written again when the driver or its devices change.\n";
 
-/// Larger than any file of ours.
-const LIMIT: u64 = 16 << 20;
+/// Limit of the file's size, larger than any file of ours.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Keeps the CDI file of this host's GPUs true
 #[derive(Debug, Parser)]
@@ -73,9 +73,8 @@ pub enum RefreshError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
-    /// The file is as it was.
-    Nothing,
+pub enum Outcome {
+    Unchanged,
     Written,
     Removed,
 }
@@ -83,47 +82,51 @@ pub enum Done {
 fn main(arguments: Vec<OsString>) -> ExitCode {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     let root = DriverRoot::at(&args.driver_root, None);
     if args.watch {
-        watch::forever(&root, &args.output, Duration::from_secs(2));
+        watch::run(&root, &args.output, Duration::from_secs(2));
     }
-    let done = if args.remove { remove(&args.output) } else { once(&root, &args.output) };
+    let done = if args.remove { remove(&args.output) } else { refresh(&root, &args.output) };
     let path = args.output.display();
     match done {
-        Ok(Done::Nothing) if !args.output.exists() && args.remove => output::say(format!("{path} is not there")),
-        Ok(Done::Nothing) if !args.output.exists() => {
-            output::say(format!("{path} is not there: there is no driver to describe"));
+        Ok(Outcome::Unchanged) if !args.output.exists() && args.remove => {
+            output::eprint_line(format!("{path} is not there"))
         }
-        Ok(Done::Nothing) if args.remove => output::say(format!("{path} was written by another tool: it stays")),
-        Ok(Done::Nothing) => output::say(format!("{path} is as it should be")),
-        Ok(Done::Written) => output::say(format!("{path} was written")),
-        Ok(Done::Removed) => output::say(format!("{path} was removed")),
+        Ok(Outcome::Unchanged) if !args.output.exists() => {
+            output::eprint_line(format!("{path} is not there: there is no driver to describe"));
+        }
+        Ok(Outcome::Unchanged) if args.remove => {
+            output::eprint_line(format!("{path} was written by another tool: it stays"))
+        }
+        Ok(Outcome::Unchanged) => output::eprint_line(format!("{path} is as it should be")),
+        Ok(Outcome::Written) => output::eprint_line(format!("{path} was written")),
+        Ok(Outcome::Removed) => output::eprint_line(format!("{path} was removed")),
         Err(error) => {
-            output::say(format!("mpu-container: refresh: {error}"));
+            output::eprint_line(format!("mpu-container: refresh: {error}"));
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
 }
 
-pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
+pub fn refresh(root: &DriverRoot, output: &Path) -> Result<Outcome, RefreshError> {
     let old = own_text(output)?;
-    let text = match describe(root) {
-        Ok(text) => format!("{MARK}{text}"),
+    let text = match generate_text(root) {
+        Ok(text) => format!("{HEADER}{text}"),
         Err(GenerateError::Driver(DriverError::NotLoaded { .. }) | GenerateError::Nothing(_)) => return remove(output),
         Err(error) => return Err(error.into()),
     };
     if old.as_deref() == Some(text.as_str()) {
-        return Ok(Done::Nothing);
+        return Ok(Outcome::Unchanged);
     }
     file::write(output, text.as_bytes())?;
-    Ok(Done::Written)
+    Ok(Outcome::Written)
 }
 
-/// What `nvidia-ctk cdi generate` writes without options.
-fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
+/// The text that `nvidia-ctk cdi generate` writes without options.
+fn generate_text(root: &DriverRoot) -> Result<String, GenerateError> {
     let program = executable::path().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let request = Request {
         kind: Kind::new("nvidia.com", "gpu").map_err(|_| GenerateError::Nothing("kind"))?,
@@ -131,16 +134,16 @@ fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
         names: vec![Naming::Index, Naming::Uuid],
         devices: vec!["all".into()],
         all: true,
-        edits: Options::of(program),
+        edits: Options::new(program),
     };
-    Ok(file::text(&generate(root, &request)?, Format::Yaml))
+    Ok(file::serialize(&generate(root, &request)?, Format::Yaml))
 }
 
-pub fn remove(output: &Path) -> Result<Done, RefreshError> {
+pub fn remove(output: &Path) -> Result<Outcome, RefreshError> {
     match own_text(output) {
-        Ok(None) | Err(RefreshError::Foreign(_)) => Ok(Done::Nothing),
+        Ok(None) | Err(RefreshError::Foreign(_)) => Ok(Outcome::Unchanged),
         Ok(Some(_)) => match std::fs::remove_file(output) {
-            Ok(()) => Ok(Done::Removed),
+            Ok(()) => Ok(Outcome::Removed),
             Err(source) => Err(RefreshError::Io { path: output.to_path_buf(), source }),
         },
         Err(error) => Err(error),
@@ -148,8 +151,8 @@ pub fn remove(output: &Path) -> Result<Done, RefreshError> {
 }
 
 fn own_text(output: &Path) -> Result<Option<String>, RefreshError> {
-    match text_file::read(output, LIMIT) {
-        Ok(text) if text.starts_with(MARK) => Ok(Some(text)),
+    match text_file::read(output, MAX_BYTES) {
+        Ok(text) if text.starts_with(HEADER) => Ok(Some(text)),
         Ok(_) => Err(RefreshError::Foreign(output.to_path_buf())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(RefreshError::Io { path: output.to_path_buf(), source }),

@@ -21,29 +21,31 @@ fn file_follows_driver() {
     let host = host();
     let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
     let mut last = None;
-    let mut round = || watch::round(&root, &output, &mut last, || once(&root, &output)).map(|done| done.expect("done"));
-    assert_eq!(round(), Some(Done::Written));
+    let mut check = || {
+        watch::refresh_if_changed(&root, &output, &mut last, || refresh(&root, &output)).map(|done| done.expect("done"))
+    };
+    assert_eq!(check(), Some(Outcome::Written));
     assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000001"));
-    assert_eq!(round(), None, "nothing has changed");
-    assert_eq!(once(&root, &output).expect("the same"), Done::Nothing);
+    assert_eq!(check(), None, "nothing has changed");
+    assert_eq!(refresh(&root, &output).expect("the same"), Outcome::Unchanged);
 
     host.gpu("0000:2c:00.0", 1, "GPU-00000000-0000-0000-0000-000000000002");
-    assert_eq!(round(), Some(Done::Written));
+    assert_eq!(check(), Some(Outcome::Written));
     assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000002"));
     fs::remove_file(&output).expect("removed");
-    assert_eq!(round(), Some(Done::Written), "the file itself is looked at");
+    assert_eq!(check(), Some(Outcome::Written), "the file itself is looked at");
     host.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 3\n");
-    assert!(round().is_some(), "a MIG device");
+    assert!(check().is_some(), "a MIG device");
     for later in ["run/nvidia-persistenced/socket", "dev/dri/renderD128"] {
         host.write(later, "");
-        assert!(round().is_some(), "{later}");
+        assert!(check().is_some(), "{later}");
     }
-    assert_eq!(round(), None, "nothing has changed");
+    assert_eq!(check(), None, "nothing has changed");
 
     fs::remove_dir_all(host.path().join("proc/driver/nvidia")).expect("unloaded");
-    assert_eq!(round(), Some(Done::Removed));
+    assert_eq!(check(), Some(Outcome::Removed));
     assert!(!output.exists(), "a file that names no device that is there");
-    assert_eq!(once(&root, &output).expect("nothing"), Done::Nothing);
+    assert_eq!(refresh(&root, &output).expect("nothing"), Outcome::Unchanged);
 }
 
 #[test]
@@ -52,25 +54,25 @@ fn gpu_added_during_refresh_is_written_in_next_round() {
     let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
     let mut last = None;
     let late = || {
-        let done = once(&root, &output);
+        let done = refresh(&root, &output);
         host.gpu("0000:2c:00.0", 1, "GPU-00000000-0000-0000-0000-000000000002");
         done
     };
-    assert!(matches!(watch::round(&root, &output, &mut last, late), Some(Ok(Done::Written))));
-    let next = watch::round(&root, &output, &mut last, || once(&root, &output));
-    assert!(matches!(next, Some(Ok(Done::Written))), "{next:?}");
+    assert!(matches!(watch::refresh_if_changed(&root, &output, &mut last, late), Some(Ok(Outcome::Written))));
+    let next = watch::refresh_if_changed(&root, &output, &mut last, || refresh(&root, &output));
+    assert!(matches!(next, Some(Ok(Outcome::Written))), "{next:?}");
     assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000002"));
 }
 
 #[test]
-fn another_tools_file_stays() {
+fn file_of_other_tool_stays_unchanged() {
     let host = host();
     host.write("run/cdi/nvidia.yaml", "cdiVersion: 0.5.0\n");
     let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
-    let error = once(&root, &output).expect_err("not ours");
+    let error = refresh(&root, &output).expect_err("not ours");
     assert!(matches!(error, RefreshError::Foreign(_)), "{error}");
-    assert_eq!(remove(&output).expect("nothing"), Done::Nothing);
+    assert_eq!(remove(&output).expect("nothing"), Outcome::Unchanged);
     fs::remove_dir_all(host.path().join("proc/driver/nvidia")).expect("unloaded");
-    assert!(once(&root, &output).is_err());
+    assert!(refresh(&root, &output).is_err());
     assert_eq!(text(&output), "cdiVersion: 0.5.0\n");
 }

@@ -1,87 +1,88 @@
-//! Watches everything that a CDI file depends on.
+//! Polls everything that a CDI file depends on.
 
-use super::{Done, RefreshError, once};
+use super::{Outcome, RefreshError, refresh};
 use crate::char_links;
 use crate::driver::{DriverRoot, tables};
-use crate::output::say;
+use crate::output::eprint_line;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Folders below the facts' root whose names change with the GPUs and their MIG devices, and how deep that goes.
+/// Folders whose names change with the GPUs and their MIG devices, and the depth to which they are listed.
 const FOLDERS: [(&str, u32); 2] = [("proc/driver/nvidia/gpus", 1), ("proc/driver/nvidia/capabilities", 5)];
 
-/// Files of the driver's root that are replaced when its libraries are.
+/// Files that are replaced with the driver's libraries.
 const FILES: [&str; 2] = ["etc/ld.so.cache", "usr/bin/nvidia-smi"];
 
-/// No driver has as many: a listing ends there.
-const MOST: usize = 4096;
+/// Limit of entries, above any driver's.
+const MAX_ENTRIES: usize = 4096;
 
-pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
+pub(super) fn run(root: &DriverRoot, output: &Path, interval: Duration) -> ! {
     let mut last = None;
     let mut last_message = String::new();
     loop {
-        let refresh = || {
-            // For engines that read the file and call no wrapper. Without the links, a daemon-reload takes the GPUs from containers.
+        let refresh_file = || {
+            // Engines that read the file themselves call no wrapper, which would create the links. Without the links, a daemon-reload
+            // removes the GPUs from containers.
             let _ = char_links::ensure();
-            once(root, output)
+            refresh(root, output)
         };
-        if let Some(done) = round(root, output, &mut last, refresh) {
+        if let Some(done) = refresh_if_changed(root, output, &mut last, refresh_file) {
             let message = match done {
-                Ok(Done::Nothing) => String::new(),
-                Ok(Done::Written) => format!("{} was written", output.display()),
-                Ok(Done::Removed) => format!("{} was removed: there is no driver", output.display()),
+                Ok(Outcome::Unchanged) => String::new(),
+                Ok(Outcome::Written) => format!("{} was written", output.display()),
+                Ok(Outcome::Removed) => format!("{} was removed: there is no driver", output.display()),
                 Err(error) => error.to_string(),
             };
-            // A failure is tried again in the next round, and logged once.
+            // A failure is retried in the next round, but logged only once.
             if !message.is_empty() && message != last_message {
-                say(&message);
+                eprint_line(&message);
             }
             last_message = message;
         }
-        std::thread::sleep(every);
+        std::thread::sleep(interval);
     }
 }
 
-/// Acts if the driver or the file differs from the last round's. The driver's state is the one from before the act, so the next round
-/// finds a GPU that was added meanwhile. The file's is the one from after it, because the act writes the file.
-pub(super) fn round(
+/// Calls `action` if the driver or the file has changed since the last round. Keeps the driver's state from before the action, so that the
+/// next round detects a GPU that was added meanwhile. Keeps the file's state from after the action, which writes the file.
+pub(super) fn refresh_if_changed(
     root: &DriverRoot,
     output: &Path,
     last: &mut Option<[String; 2]>,
-    act: impl FnOnce() -> Result<Done, RefreshError>,
-) -> Option<Result<Done, RefreshError>> {
-    let now = [driver(root), stamp(output)];
+    action: impl FnOnce() -> Result<Outcome, RefreshError>,
+) -> Option<Result<Outcome, RefreshError>> {
+    let now = [driver_state(root), file_stamp(output)];
     if last.as_ref() == Some(&now) {
         return None;
     }
-    let done = act();
+    let done = action();
     let [driver, _] = now;
-    *last = done.is_ok().then(|| [driver, stamp(output)]);
+    *last = done.is_ok().then(|| [driver, file_stamp(output)]);
     Some(done)
 }
 
-/// Everything that a CDI file follows from.
-fn driver(root: &DriverRoot) -> String {
-    let mut text = fs::read_to_string(root.facts.join("proc/driver/nvidia/version")).unwrap_or_default();
-    let mut left = MOST;
+/// A text that changes with everything that a CDI file depends on.
+fn driver_state(root: &DriverRoot) -> String {
+    let mut text = fs::read_to_string(root.kernel_files.join("proc/driver/nvidia/version")).unwrap_or_default();
+    let mut left = MAX_ENTRIES;
     for (folder, depth) in FOLDERS {
-        names(&root.facts.join(folder), depth, &mut left, &mut text);
+        append_names(&root.kernel_files.join(folder), depth, &mut left, &mut text);
     }
-    nodes(&root.devices.join("dev"), "nvidia", &mut text);
-    nodes(&root.devices.join("dev/dri"), "", &mut text);
+    append_nodes(&root.devices.join("dev"), "nvidia", &mut text);
+    append_nodes(&root.devices.join("dev/dri"), "", &mut text);
     for file in FILES {
-        text.push_str(&stamp(&root.files.join(file)));
+        text.push_str(&file_stamp(&root.files.join(file)));
     }
     let sockets = tables::SOCKETS.iter().filter(|socket| root.files.join(socket.name).exists());
     sockets.for_each(|socket| text.push_str(socket.name));
     text
 }
 
-/// The names below a folder, in order.
-fn names(folder: &Path, depth: u32, left: &mut usize, text: &mut String) {
+/// Appends the sorted names below a folder.
+fn append_names(folder: &Path, depth: u32, left: &mut usize, text: &mut String) {
     if depth == 0 {
         return;
     }
@@ -90,24 +91,24 @@ fn names(folder: &Path, depth: u32, left: &mut usize, text: &mut String) {
     *left = left.saturating_sub(entries.len());
     for entry in entries {
         let _ = write!(text, "{} ", entry.file_name().to_string_lossy());
-        names(&entry.path(), depth - 1, left, text);
+        append_names(&entry.path(), depth - 1, left, text);
     }
 }
 
-/// The nodes in a folder whose names begin so, in order, with their numbers.
-fn nodes(folder: &Path, start: &str, text: &mut String) {
+/// Appends the sorted nodes of a folder that have this prefix, with their device numbers.
+fn append_nodes(folder: &Path, prefix: &str, text: &mut String) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
-    let mut ours: Vec<_> = ours.take(MOST).collect();
-    ours.sort_by_key(fs::DirEntry::file_name);
-    for entry in ours {
+    let matching = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    let mut matching: Vec<_> = matching.take(MAX_ENTRIES).collect();
+    matching.sort_by_key(fs::DirEntry::file_name);
+    for entry in matching {
         if let Ok(node) = entry.metadata() {
             let _ = write!(text, "{}:{:x} ", entry.file_name().to_string_lossy(), node.rdev());
         }
     }
 }
 
-fn stamp(file: &Path) -> String {
-    let stamp = |of: fs::Metadata| format!("{}.{} {} ", of.mtime(), of.mtime_nsec(), of.ino());
-    fs::metadata(file).map_or_else(|_| String::new(), stamp)
+fn file_stamp(file: &Path) -> String {
+    let text = |of: fs::Metadata| format!("{}.{} {} ", of.mtime(), of.mtime_nsec(), of.ino());
+    fs::metadata(file).map_or_else(|_| String::new(), text)
 }

@@ -1,18 +1,19 @@
-//! The parts of an OCI specification that can request devices.
+//! Reads the parts of an OCI specification that can request devices.
 //!
-//! Source: OCI runtime specification 1.3, `config.md` and `config-linux.md`; for the old shape of capabilities,
-//! its release candidates 1 to 4, whose `process.capabilities` is the list itself. `null` is the same as no field, as for
-//! the runtimes, which are written in Go.
+//! A `null` field counts as missing, as in runtimes written in Go.
+//!
+//! Source: OCI runtime specification 1.3, `config.md` and `config-linux.md`. In its release candidates 1 to 4,
+//! `process.capabilities` is a list.
 
 use super::error::RequestError;
 use serde_json::{Map, Value};
 
 pub struct Container<'a> {
-    /// The variables, each once: the last of a name counts, as for NVIDIA's toolkit and runc.
+    /// Environment variables with unique names. The last of a name counts, as in NVIDIA's toolkit and runc.
     variables: Vec<(&'a str, &'a str)>,
     pub mounts: Vec<(&'a str, &'a str)>,
     pub annotations: Vec<(&'a str, &'a str)>,
-    /// Whether `CAP_SYS_ADMIN` is in the bounding set, of any user.
+    /// Whether the bounding set has `CAP_SYS_ADMIN`.
     pub privileged: bool,
 }
 
@@ -22,7 +23,7 @@ impl<'a> Container<'a> {
         let process = field(spec, "process", object)?;
         let mut notes = Vec::new();
         let mut variables: Vec<(&str, &str)> = Vec::new();
-        for entry in texts(field(process, "process.env", array)?.unwrap_or(&[]), "process.env")? {
+        for entry in strings(field(process, "process.env", array)?.unwrap_or(&[]), "process.env")? {
             match entry.split_once('=') {
                 Some((name, value)) => variables.push((name, value)),
                 None => notes.push(format!("passing over {entry:?} in the environment: it has no '='")),
@@ -31,28 +32,28 @@ impl<'a> Container<'a> {
         let mut mounts = Vec::new();
         for (number, mount) in field(spec, "mounts", array)?.unwrap_or(&[]).iter().enumerate() {
             let mount = Some(object(mount, &format!("mounts[{number}]"))?);
-            let path = |name| Ok(field(mount, &format!("mounts[{number}].{name}"), text)?.unwrap_or_default());
+            let path = |name| Ok(field(mount, &format!("mounts[{number}].{name}"), string)?.unwrap_or_default());
             mounts.push((path("source")?, path("destination")?));
         }
         let mut annotations = Vec::new();
         for (name, value) in field(spec, "annotations", object)?.into_iter().flatten() {
-            annotations.push((name.as_str(), text(value, &format!("annotations[{name:?}]"))?));
+            annotations.push((name.as_str(), string(value, &format!("annotations[{name:?}]"))?));
         }
         annotations.sort_unstable();
-        let privileged = privileged(process)?;
-        // The last of a name counts; it stands where the first stood.
-        let mut once: Vec<(&str, &str)> = Vec::with_capacity(variables.len());
-        let mut places = std::collections::HashMap::with_capacity(variables.len());
+        let privileged = has_sys_admin(process)?;
+        // The last value of a name counts, at the position of the first.
+        let mut unique: Vec<(&str, &str)> = Vec::with_capacity(variables.len());
+        let mut positions = std::collections::HashMap::with_capacity(variables.len());
         for (name, value) in variables {
-            match places.get(name) {
-                Some(&place) => once[place] = (name, value),
+            match positions.get(name) {
+                Some(&position) => unique[position] = (name, value),
                 None => {
-                    places.insert(name, once.len());
-                    once.push((name, value));
+                    positions.insert(name, unique.len());
+                    unique.push((name, value));
                 }
             }
         }
-        Ok((Container { variables: once, mounts, annotations, privileged }, notes))
+        Ok((Container { variables: unique, mounts, annotations, privileged }, notes))
     }
 
     pub fn variable(&self, name: &str) -> Option<&'a str> {
@@ -64,22 +65,24 @@ impl<'a> Container<'a> {
     }
 }
 
-/// `process.capabilities` is an object of lists or, in old specifications, the one list. crun takes the names in any case.
-fn privileged(process: Option<&Map<String, Value>>) -> Result<bool, RequestError> {
+/// `process.capabilities` is an object of lists or, in old specifications, one list. crun ignores the case of names.
+fn has_sys_admin(process: Option<&Map<String, Value>>) -> Result<bool, RequestError> {
     let bounding = match process.and_then(|process| process.get("capabilities")) {
         None | Some(Value::Null) => &[],
         Some(Value::Array(list)) => list.as_slice(),
         Some(Value::Object(sets)) => field(Some(sets), "process.capabilities.bounding", array)?.unwrap_or(&[]),
-        Some(_) => return Err(shape("process.capabilities", "an object")),
+        Some(_) => return Err(shape_error("process.capabilities", "an object")),
     };
-    Ok(texts(bounding, "process.capabilities.bounding")?.iter().any(|name| name.eq_ignore_ascii_case("CAP_SYS_ADMIN")))
+    Ok(strings(bounding, "process.capabilities.bounding")?
+        .iter()
+        .any(|name| name.eq_ignore_ascii_case("CAP_SYS_ADMIN")))
 }
 
-fn shape(place: &str, wanted: &'static str) -> RequestError {
+fn shape_error(place: &str, wanted: &'static str) -> RequestError {
     RequestError::Shape { place: place.to_string(), wanted }
 }
 
-/// The field that the last word of a place names.
+/// Returns the field named by the last part of `place`.
 fn field<'a, T>(
     of: Option<&'a Map<String, Value>>,
     place: &str,
@@ -90,17 +93,17 @@ fn field<'a, T>(
 }
 
 fn object<'a>(value: &'a Value, place: &str) -> Result<&'a Map<String, Value>, RequestError> {
-    value.as_object().ok_or_else(|| shape(place, "an object"))
+    value.as_object().ok_or_else(|| shape_error(place, "an object"))
 }
 
 fn array<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], RequestError> {
-    value.as_array().map(Vec::as_slice).ok_or_else(|| shape(place, "a list"))
+    value.as_array().map(Vec::as_slice).ok_or_else(|| shape_error(place, "a list"))
 }
 
-fn text<'a>(value: &'a Value, place: &str) -> Result<&'a str, RequestError> {
-    value.as_str().ok_or_else(|| shape(place, "a text"))
+fn string<'a>(value: &'a Value, place: &str) -> Result<&'a str, RequestError> {
+    value.as_str().ok_or_else(|| shape_error(place, "a text"))
 }
 
-fn texts<'a>(list: &'a [Value], place: &str) -> Result<Vec<&'a str>, RequestError> {
-    list.iter().enumerate().map(|(number, value)| text(value, &format!("{place}[{number}]"))).collect()
+fn strings<'a>(list: &'a [Value], place: &str) -> Result<Vec<&'a str>, RequestError> {
+    list.iter().enumerate().map(|(number, value)| string(value, &format!("{place}[{number}]"))).collect()
 }

@@ -1,7 +1,7 @@
 //! Finds requested devices: first in annotations, then in mounts, then in the environment.
 //!
-//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`, without its obvious bugs (a duplicate name leaves
-//! an empty one; a sibling of the mounts' directory counts as within it; spaces and empty names in annotations are devices).
+//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`, without three bugs. There, a duplicate name
+//! leaves an empty one, a sibling of the mounts' directory counts as inside it, and annotations can have blank names.
 
 use super::container::Container;
 use super::{ALL_CHANNELS, Annotations, MOUNTS, RequestError, Source};
@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::driver::imex_channel;
 use std::path::{Component, Path};
 
-/// The variable by which images ask.
+/// Images request devices by this variable.
 const DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
 pub fn requested_devices(
@@ -20,15 +20,15 @@ pub fn requested_devices(
     notes: &mut Vec<String>,
 ) -> Option<(Vec<String>, Source)> {
     let annotated = match annotations {
-        Annotations::Read => once(annotated(container, &config.runtime.cdi_annotation_prefixes)),
+        Annotations::Read => unique(annotated_devices(container, &config.runtime.cdi_annotation_prefixes)),
         Annotations::Skip => Vec::new(),
     };
     if !annotated.is_empty() {
-        notes.extend(unheard(container, &annotated));
+        notes.extend(ignored_variable_note(container, &annotated));
         return Some((annotated, Source::Annotations));
     }
     if config.devices_as_volume_mounts {
-        let mounted = once(mounted(container, notes));
+        let mounted = unique(mounted_devices(container, notes));
         if !mounted.is_empty() {
             return Some((mounted, Source::Mounts));
         }
@@ -40,8 +40,8 @@ pub fn requested_devices(
         .filter(|name| !name.is_empty() && container.variable(name).is_some())
         .collect();
     let names = if preferred.is_empty() { vec![DEVICES] } else { preferred };
-    let devices = named(container, &names);
-    permitted(container, config, &names, devices, notes).map(|devices| (devices, Source::Environment))
+    let devices = devices_in_variables(container, &names);
+    if_permitted(container, config, &names, devices, notes).map(|devices| (devices, Source::Environment))
 }
 
 pub fn imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>) -> Result<Vec<String>, RequestError> {
@@ -50,30 +50,31 @@ pub fn imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>)
         None if word == ALL_CHANNELS => Ok(word),
         None => Err(RequestError::Imex(word)),
     };
-    let numbers = asked_for_imex(container, config, notes).into_iter().map(number).collect::<Result<_, _>>()?;
-    Ok(once(numbers))
+    let numbers = requested_channels(container, config, notes).into_iter().map(number).collect::<Result<_, _>>()?;
+    Ok(unique(numbers))
 }
 
-fn asked_for_imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>) -> Vec<String> {
+fn requested_channels(container: &Container<'_>, config: &Config, notes: &mut Vec<String>) -> Vec<String> {
     if config.features.ignore_imex_channel_requests {
         return Vec::new();
     }
     if config.devices_as_volume_mounts {
         let channels =
-            names_of_mounts(container).into_iter().filter_map(|name| name.strip_prefix("imex/").map(str::to_string));
-        let channels = once(channels.collect());
+            mount_names(container).into_iter().filter_map(|name| name.strip_prefix("imex/").map(str::to_string));
+        let channels = unique(channels.collect());
         if !channels.is_empty() {
             return channels;
         }
     }
     const NAME: &str = "NVIDIA_IMEX_CHANNELS";
-    // "all" would be every channel there could be: it asks for none, and so does an image that names none.
-    let channels = named(container, &[NAME]).filter(|channels| !matches!(channels[0].as_str(), ALL_CHANNELS | "none"));
-    permitted(container, config, &[NAME], channels, notes).unwrap_or_default()
+    // "all" would mean every possible channel, so it requests none. A legacy image without the variable gives "all", too.
+    let channels = devices_in_variables(container, &[NAME])
+        .filter(|channels| !matches!(channels[0].as_str(), ALL_CHANNELS | "none"));
+    if_permitted(container, config, &[NAME], channels, notes).unwrap_or_default()
 }
 
-/// Devices in variables, if the container may use these.
-fn permitted(
+/// Returns the devices if the container may request them by variables.
+fn if_permitted(
     container: &Container<'_>,
     config: &Config,
     names: &[&str],
@@ -92,15 +93,15 @@ fn permitted(
     None
 }
 
-/// Devices of several variables together. The first of `all` and `none` stands alone; `void`, or no word, requests nothing. An old CUDA
-/// image without such variables requests all.
-fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
+/// Devices of several variables together. The first `all` or `none` replaces all other devices. `void` or an empty list requests nothing.
+/// A legacy CUDA image without these variables requests all devices.
+fn devices_in_variables(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
     let values: Vec<&str> = names.iter().filter_map(|name| container.variable(name)).collect();
-    if values.is_empty() && super::image::is_old(container) {
+    if values.is_empty() && super::image::is_legacy(container) {
         return Some(vec!["all".to_string()]);
     }
     let words = values.iter().flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty());
-    let words = once(words.map(str::to_string).collect());
+    let words = unique(words.map(str::to_string).collect());
     if words.is_empty() || words.iter().any(|word| word == "void") {
         return None;
     }
@@ -110,28 +111,28 @@ fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
     }
 }
 
-/// A note if the variable requests a GPU but only annotations count, and these name none.
-fn unheard(container: &Container<'_>, annotated: &[String]) -> Option<String> {
+/// A note if the variable requests a GPU, but annotations take precedence and name none.
+fn ignored_variable_note(container: &Container<'_>, annotated: &[String]) -> Option<String> {
     let value = container.variable(DEVICES)?;
-    let asks = named(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");
-    let has_gpu = annotated.iter().any(|name| name.parse().map_or(true, |name: QualifiedName| name.is_nvidias()));
-    (asks && !has_gpu).then(|| {
+    let requests_gpu = devices_in_variables(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");
+    let has_gpu = annotated.iter().any(|name| name.parse().map_or(true, |name: QualifiedName| name.is_nvidia()));
+    (requests_gpu && !has_gpu).then(|| {
         format!("{DEVICES}={value} counts for nothing beside annotations, which name no GPU: {}", annotated.join(", "))
     })
 }
 
-fn annotated(container: &Container<'_>, prefixes: &[String]) -> Vec<String> {
-    // Every name begins with nothing: an empty prefix is none.
+fn annotated_devices(container: &Container<'_>, prefixes: &[String]) -> Vec<String> {
+    // An empty prefix would match every annotation.
     let has_prefix = |name: &str| prefixes.iter().any(|prefix| !prefix.is_empty() && name.starts_with(prefix.as_str()));
     let values = container.annotations.iter().filter(|(name, _)| has_prefix(name)).map(|(_, value)| *value);
     let words = values.flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty());
     words.map(str::to_string).collect()
 }
 
-/// The devices that mounts name: their name below [`MOUNTS`], or `cdi/VENDOR/CLASS/DEVICE`, or `cdi/VENDOR/CLASS=DEVICE`.
-fn mounted(container: &Container<'_>, notes: &mut Vec<String>) -> Vec<String> {
+/// Devices requested by mounts below [`MOUNTS`]: `DEVICE`, `cdi/VENDOR/CLASS/DEVICE` or `cdi/VENDOR/CLASS=DEVICE`.
+fn mounted_devices(container: &Container<'_>, notes: &mut Vec<String>) -> Vec<String> {
     let mut devices = Vec::new();
-    for name in names_of_mounts(container) {
+    for name in mount_names(container) {
         let Some(cdi) = name.strip_prefix("cdi/") else {
             if !name.starts_with("imex/") {
                 devices.push(name);
@@ -140,7 +141,7 @@ fn mounted(container: &Container<'_>, notes: &mut Vec<String>) -> Vec<String> {
         };
         let parts: Vec<&str> = cdi.splitn(3, '/').collect();
         match parts[..] {
-            _ if QualifiedName::is(cdi) => devices.push(cdi.to_string()),
+            _ if QualifiedName::is_valid(cdi) => devices.push(cdi.to_string()),
             [vendor, class, device] => devices.push(format!("{vendor}/{class}={device}")),
             _ => notes.push(format!(
                 "ignoring invalid mount request for CDI device {name}: it is not cdi/VENDOR/CLASS/DEVICE"
@@ -150,16 +151,16 @@ fn mounted(container: &Container<'_>, notes: &mut Vec<String>) -> Vec<String> {
     devices
 }
 
-/// The names below [`MOUNTS`] that `/dev/null` is mounted on; one of spaces alone is none.
-fn names_of_mounts(container: &Container<'_>) -> Vec<String> {
-    let null = container.mounts.iter().filter(|(source, _)| clean(source).as_deref() == Some("/dev/null"));
+/// Names below [`MOUNTS`] on which `/dev/null` is mounted. Skips blank names.
+fn mount_names(container: &Container<'_>) -> Vec<String> {
+    let null = container.mounts.iter().filter(|(source, _)| normalize(source).as_deref() == Some("/dev/null"));
     let below =
-        null.filter_map(|(_, target)| clean(target)?.strip_prefix(MOUNTS)?.strip_prefix('/').map(str::to_string));
+        null.filter_map(|(_, target)| normalize(target)?.strip_prefix(MOUNTS)?.strip_prefix('/').map(str::to_string));
     below.filter(|name| !name.trim().is_empty()).collect()
 }
 
-/// A path by its names alone: `.` and `..` resolved, slashes single. None if it is not absolute.
-fn clean(path: &str) -> Option<String> {
+/// Resolves `.`, `..` and double slashes without following links. None if the path is not absolute.
+fn normalize(path: &str) -> Option<String> {
     let mut names: Vec<&str> = Vec::new();
     if !path.starts_with('/') {
         return None;
@@ -174,7 +175,7 @@ fn clean(path: &str) -> Option<String> {
     Some(format!("/{}", names.join("/")))
 }
 
-fn once(words: Vec<String>) -> Vec<String> {
+fn unique(words: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::HashSet::with_capacity(words.len());
     words.into_iter().filter(|word| seen.insert(word.clone())).collect()
 }

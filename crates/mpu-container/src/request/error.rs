@@ -17,7 +17,7 @@ pub enum RequestError {
         "NVIDIA_IMEX_CHANNELS or a mount asks for {0:?}, which is no IMEX channel: their numbers are 0 to {LAST_IMEX_CHANNEL}"
     )]
     Imex(String),
-    /// A limit of GPU memory is no number, or the two do not go together.
+    /// A limit of GPU memory is not a number, or the request exceeds the limit.
     #[error("{name}={value:?} is no limit of GPU memory: {why}")]
     Memory { name: &'static str, value: String, why: &'static str },
     #[error(

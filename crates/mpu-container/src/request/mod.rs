@@ -1,7 +1,7 @@
-//! A container's request for GPUs and other devices, and whether it is permitted.
+//! Parses a container's request for GPUs and other devices, and checks whether it is permitted.
 //!
-//! The specification comes from the engine, but its environment comes from image and user: nothing in it is used as a path of the
-//! host, and any content leads to a request, to none, or to an error with its place.
+//! The specification comes from the engine, but its environment comes from the image and the user. No value is used as a path on the
+//! host. Any content gives a request, no request, or an error that names the field.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
 //! users, its documentation, "Specialized Configurations".
@@ -24,17 +24,17 @@ use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The words that name devices, each once: `all`; `none` for a driver without devices; or indices, UUIDs, PCI
-    /// addresses, qualified CDI names. Never empty, and no word of it is.
+    /// Unique device names: `all`, `none` (the driver without devices), indices, UUIDs, PCI addresses, or qualified CDI
+    /// names. The list and its names are never empty.
     pub devices: Vec<String>,
     pub capabilities: Capabilities,
-    /// Conditions (`require`), all of which must hold; in the order of the environment.
+    /// Requirements of the image, in the order of the environment. All must hold.
     pub requirements: Vec<String>,
-    /// GPUs whose MIG division it may change, as it named them; only for a privileged container.
+    /// GPUs whose MIG configuration it may change. Only for a privileged container.
     pub mig_config: Option<String>,
-    /// GPUs whose MIG devices it may monitor, likewise.
+    /// GPUs whose MIG devices it may monitor. Only for a privileged container.
     pub mig_monitor: Option<String>,
-    /// IMEX channels, by number; [`ALL_CHANNELS`] only where a mount named it.
+    /// IMEX channels by number. [`ALL_CHANNELS`] is possible only by a mount.
     pub imex: Vec<String>,
     /// Other sets of devices, in the order of [`Extra::ALL`].
     pub extras: Vec<Extra>,
@@ -52,7 +52,7 @@ pub enum Source {
     Environment,
 }
 
-/// Its word is a generator's mode.
+/// The name is also a mode of the CDI generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Extra {
     Gds,
@@ -62,7 +62,7 @@ pub enum Extra {
 }
 
 impl Extra {
-    /// Each, with the variable that asks for it by the value `enabled`.
+    /// The variables that request them by the value `enabled`.
     pub const ALL: [(&'static str, Extra); 4] = [
         ("NVIDIA_GDS", Extra::Gds),
         ("NVIDIA_MOFED", Extra::Mofed),
@@ -71,29 +71,34 @@ impl Extra {
     ];
 }
 
-/// Mounts of `/dev/null` on a name below this directory ask for the device of that name.
+/// A mount of `/dev/null` on a name below this directory requests the device of that name.
 pub const MOUNTS: &str = "/var/run/nvidia-container-devices";
 
-/// Limit of notes: an image can have a hundred thousand mistakes in its environment.
-const MOST_NOTES: usize = 10;
+/// Limit of notes. An image's environment can have a hundred thousand mistakes.
+const MAX_NOTES: usize = 10;
 
-/// The word for every IMEX channel of the host.
+/// Stands for every IMEX channel of the host.
 pub const ALL_CHANNELS: &str = "all";
 
-/// Whether an image's declarations can refuse it.
+/// Whether a mistake in an image's declarations refuses the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Terms {
-    /// It gets the parts of the driver that it names. An unknown word or a missing right refuses it.
+pub enum Strictness {
+    /// The container gets the driver capabilities that it names. An unknown capability or a missing permission refuses it.
     Strict,
-    /// It gets the whole driver and is always started, as with NVIDIA's toolkit in the CDI modes: images that name too little work there.
+    /// The container gets the whole driver and is always started, as in the CDI modes of NVIDIA's toolkit: there, images that name too few
+    /// capabilities work.
     Loose,
 }
 
-impl Terms {
-    /// Passes an error on if terms are strict. If they are loose, it becomes a note.
-    fn hold<T>(self, requested: Result<T, RequestError>, notes: &mut Vec<String>) -> Result<Option<T>, RequestError> {
+impl Strictness {
+    /// Returns the error if strict. If loose, turns it into a note.
+    fn error_or_note<T>(
+        self,
+        requested: Result<T, RequestError>,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<T>, RequestError> {
         match (requested, self) {
-            (Err(error), Terms::Loose) => {
+            (Err(error), Strictness::Loose) => {
                 notes.push(format!("passed over, for mpu.strict-requests is off: {error}"));
                 Ok(None)
             }
@@ -110,8 +115,8 @@ pub enum Annotations {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// The request; none if the container is none of ours.
+pub struct ParsedRequest {
+    /// None if the container requests no device.
     pub request: Option<Request>,
     /// Ignored or unreadable parts of the request, with reasons, for the log.
     pub notes: Vec<String>,
@@ -120,51 +125,65 @@ pub struct Answer {
 impl Request {
     /// Whether all devices have qualified CDI names: then `auto` means mode `cdi`.
     pub fn only_cdi_names(&self) -> bool {
-        self.devices.iter().all(|device| QualifiedName::is(device))
+        self.devices.iter().all(|device| QualifiedName::is_valid(device))
     }
 }
 
-/// Reads a container's request for a mode of the runtime. Annotations count in mode `cdi`, and in `auto` if they have only CDI names.
-pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, RequestError> {
-    let terms = if mode == Mode::Legacy || config.strict_requests { Terms::Strict } else { Terms::Loose };
+/// Parses a container's request for a mode of the runtime. Annotations count in mode `cdi`, and in `auto` if they have only CDI names.
+pub fn parse_for_mode(spec: &Value, config: &Config, mode: Mode) -> Result<ParsedRequest, RequestError> {
+    let strictness =
+        if mode == Mode::Legacy || config.strict_requests { Strictness::Strict } else { Strictness::Loose };
     match mode {
-        Mode::Cdi => of(spec, config, Annotations::Read, terms),
-        Mode::Legacy | Mode::Csv | Mode::JitCdi => of(spec, config, Annotations::Skip, terms),
-        Mode::Auto => match of(spec, config, Annotations::Read, terms)? {
-            Answer { request: Some(request), .. } if !request.only_cdi_names() => {
-                of(spec, config, Annotations::Skip, terms)
+        Mode::Cdi => parse(spec, config, Annotations::Read, strictness),
+        Mode::Legacy | Mode::Csv | Mode::JitCdi => parse(spec, config, Annotations::Skip, strictness),
+        Mode::Auto => match parse(spec, config, Annotations::Read, strictness)? {
+            ParsedRequest { request: Some(request), .. } if !request.only_cdi_names() => {
+                parse(spec, config, Annotations::Skip, strictness)
             }
-            answer => Ok(answer),
+            parsed => Ok(parsed),
         },
     }
 }
 
-pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
-    let mut answer = answer(spec, config, annotations, terms)?;
-    if let Some(more) = answer.notes.len().checked_sub(MOST_NOTES).filter(|more| *more > 0) {
-        answer.notes.truncate(MOST_NOTES);
-        answer.notes.push(format!("{more} more are left out"));
+pub fn parse(
+    spec: &Value,
+    config: &Config,
+    annotations: Annotations,
+    strictness: Strictness,
+) -> Result<ParsedRequest, RequestError> {
+    let mut parsed = parse_with_all_notes(spec, config, annotations, strictness)?;
+    if let Some(more) = parsed.notes.len().checked_sub(MAX_NOTES).filter(|more| *more > 0) {
+        parsed.notes.truncate(MAX_NOTES);
+        parsed.notes.push(format!("{more} more are left out"));
     }
-    Ok(answer)
+    Ok(parsed)
 }
 
-fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
+fn parse_with_all_notes(
+    spec: &Value,
+    config: &Config,
+    annotations: Annotations,
+    strictness: Strictness,
+) -> Result<ParsedRequest, RequestError> {
     let (container, mut notes) = Container::read(spec)?;
     let requested = devices::requested_devices(&container, config, annotations, &mut notes);
-    let Some((devices, source)) = requested else { return Ok(Answer { request: None, notes }) };
+    let Some((devices, source)) = requested else { return Ok(ParsedRequest { request: None, notes }) };
     let mig =
         [("NVIDIA_MIG_CONFIG_DEVICES", "MIG_CONFIG_DEVICES"), ("NVIDIA_MIG_MONITOR_DEVICES", "MIG_MONITOR_DEVICES")];
     let [mig_config, mig_monitor] =
         mig.map(|(name, what)| match container.variable(name).filter(|value| !value.is_empty()) {
-            Some(_) if !container.privileged => terms.hold(Err(RequestError::Unprivileged { what }), &mut notes),
+            Some(_) if !container.privileged => {
+                strictness.error_or_note(Err(RequestError::Unprivileged { what }), &mut notes)
+            }
             value => Ok(value.map(str::to_string)),
         });
-    let requested = terms.hold(image::capabilities(&container, config), &mut notes)?;
-    let capabilities = match (requested, terms) {
-        (Some(requested), Terms::Strict) => requested,
-        (requested, _) => image::whole_driver(requested.unwrap_or(Capabilities::NONE), config),
+    let requested = strictness.error_or_note(image::capabilities(&container, config), &mut notes)?;
+    let capabilities = match (requested, strictness) {
+        (Some(requested), Strictness::Strict) => requested,
+        (requested, _) => image::supported_capabilities(requested.unwrap_or(Capabilities::NONE), config),
     };
-    let requirements = terms.hold(image::requirements(&container, config), &mut notes)?.unwrap_or_default();
+    let requirements =
+        strictness.error_or_note(image::requirements(&container, config), &mut notes)?.unwrap_or_default();
     let request = Request {
         devices,
         source,
@@ -178,10 +197,10 @@ fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms)
             .filter(|(name, _)| container.variable(name) == Some("enabled"))
             .map(|(_, extra)| extra)
             .collect(),
-        memory: memory::of(&container)?,
+        memory: memory::limits_of(&container)?,
         privileged: container.privileged,
     };
-    Ok(Answer { request: Some(request), notes })
+    Ok(ParsedRequest { request: Some(request), notes })
 }
 
 #[cfg(test)]

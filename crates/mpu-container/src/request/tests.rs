@@ -1,7 +1,7 @@
 //! Requests and their results: our own cases, by the behaviour of NVIDIA's toolkit.
 
 use super::*;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -24,10 +24,10 @@ fn spec(words: &str) -> Value {
     json!({"ociVersion": "1.2.0", "process": process, "mounts": mounts, "annotations": annotations})
 }
 
-/// The result in a line, without the fields that have their usual values.
-fn shown(answer: Result<Answer, RequestError>) -> String {
-    let Answer { request, notes } = match answer {
-        Ok(answer) => answer,
+/// The result on one line, without fields that have their default values.
+fn summary(parsed: Result<ParsedRequest, RequestError>) -> String {
+    let ParsedRequest { request, notes } = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return format!("error: {error}"),
     };
     let noted = if notes.is_empty() { "" } else { " noted" };
@@ -44,19 +44,19 @@ fn shown(answer: Result<Answer, RequestError>) -> String {
     add("config", request.mig_config.unwrap_or_default(), "");
     add("monitor", request.mig_monitor.unwrap_or_default(), "");
     add("imex", request.imex.join(" "), "");
-    add("extra", request.extras.iter().map(|extra| extra.word()).collect::<Vec<_>>().join(" "), "");
+    add("extra", request.extras.iter().map(|extra| extra.kebab_name()).collect::<Vec<_>>().join(" "), "");
     line + noted
 }
 
-fn answer(words: &str, config: &str) -> String {
+fn summary_of(words: &str, config: &str) -> String {
     let config = Config::parse(config, Config::default()).expect("sound").0;
-    shown(of(&spec(words), &config, Annotations::Read, Terms::Strict))
+    summary(parse(&spec(words), &config, Annotations::Read, Strictness::Strict))
 }
 
 #[track_caller]
 fn table(config: &str, cases: &[(&str, &str)]) {
     for (words, expected) in cases {
-        assert_eq!(answer(words, config), *expected, "{words}   with {config:?}");
+        assert_eq!(summary_of(words, config), *expected, "{words}   with {config:?}");
     }
 }
 
@@ -80,7 +80,7 @@ fn environment_names_devices() {
 }
 
 #[test]
-fn old_image_asks_by_being_one() {
+fn legacy_cuda_image_requests_all_gpus() {
     let all = "for=compat32,compute,display,graphics,ngx,utility,video";
     for (words, expected) in [
         ("CUDA_VERSION=8.0.61", format!("all {all} if=cuda>=8.0")),
@@ -100,11 +100,11 @@ fn old_image_asks_by_being_one() {
         ("CUDA_VERSION=x; NVIDIA_DISABLE_REQUIRE=true", format!("all {all}")),
         ("CUDA_VERSION=x; NVIDIA_VISIBLE_DEVICES=void", "no".into()),
     ] {
-        assert_eq!(answer(words, ""), expected, "{words}");
+        assert_eq!(summary_of(words, ""), expected, "{words}");
     }
     let refused = "error: failed to get requirements failed to get version: invalid CUDA version";
     for version in ["x", ".5", "99999999999.1"] {
-        assert!(answer(&format!("CUDA_VERSION={version}"), "").starts_with(refused), "{version}");
+        assert!(summary_of(&format!("CUDA_VERSION={version}"), "").starts_with(refused), "{version}");
     }
 }
 
@@ -112,7 +112,7 @@ fn old_image_asks_by_being_one() {
 fn capabilities_are_limited_to_supported() {
     let case = |words: &str, config, expected| {
         assert_eq!(
-            answer(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
+            summary_of(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
             expected,
             "{words}"
         );
@@ -129,13 +129,13 @@ fn capabilities_are_limited_to_supported() {
     case("video,compute", two, "error: unsupported capabilities found in 'compute,video' (allowed 'video')");
     case("video", "supported-driver-capabilities = 'all'", "0 for=video");
     case("all", "supported-driver-capabilities = ''", "0 for=");
-    assert_eq!(answer("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
+    assert_eq!(summary_of("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
 }
 
 #[test]
 fn conditions_come_from_environment() {
     let case = |words: &str, config, expected| {
-        assert_eq!(answer(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
+        assert_eq!(summary_of(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
     };
     case("NVIDIA_REQUIRE_CUDA=cuda>=12.0; NVIDIA_REQUIRE_A=driver>=535", "", "0 if=cuda>=12.0&driver>=535");
     case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_REQUIRE_X=b; NVIDIA_REQUIRE_CUDA=c", "", "0 if=c&b");
@@ -173,8 +173,8 @@ fn only_bounding_or_legacy_capabilities_count() {
         (json!(null), false),
     ] {
         let spec = json!({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"], "capabilities": capabilities}});
-        let answer = of(&spec, &config, Annotations::Skip, Terms::Strict).expect("sound");
-        assert_eq!(answer.request.is_some_and(|request| request.privileged), may, "{spec}");
+        let parsed = parse(&spec, &config, Annotations::Skip, Strictness::Strict).expect("sound");
+        assert_eq!(parsed.request.is_some_and(|request| request.privileged), may, "{spec}");
     }
 }
 
@@ -214,7 +214,7 @@ fn mounts_request_devices_when_enabled() {
 }
 
 #[test]
-fn annotations_ask_by_cdi_names() {
+fn annotations_request_cdi_devices() {
     table(
         "",
         &[
@@ -240,13 +240,13 @@ fn annotations_ask_by_cdi_names() {
     let none = "nvidia-container-runtime.modes.cdi.annotation-prefixes = ['']";
     table(none, &[("@io.kubernetes.cri.container-type: container", "no"), ("@a: b; NVIDIA_VISIBLE_DEVICES=1", "1")]);
     let spec = spec("@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1");
-    assert_eq!(shown(of(&spec, &Config::default(), Annotations::Skip, Terms::Strict)), "1");
+    assert_eq!(summary(parse(&spec, &Config::default(), Annotations::Skip, Strictness::Strict)), "1");
 }
 
 #[test]
 fn annotations_request_devices_in_cdi_modes() {
     let strict = Config { strict_requests: true, ..Config::default() };
-    let devices = |words: &str, mode| shown(in_mode(&spec(words), &strict, mode));
+    let devices = |words: &str, mode| summary(parse_for_mode(&spec(words), &strict, mode));
     let both = "@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1";
     for (mode, expected) in [
         (Mode::Cdi, "nvidia.com/gpu=0 by=Annotations"),
@@ -263,10 +263,10 @@ fn annotations_request_devices_in_cdi_modes() {
 }
 
 #[test]
-fn loose_terms_refuse_no_image() {
-    let answer = |words: &str, mode, config: &str| {
+fn loose_requests_refuse_no_image() {
+    let summary_of = |words: &str, mode, config: &str| {
         let config = Config::parse(config, Config::default()).expect("sound").0;
-        shown(in_mode(&spec(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}")), &config, mode))
+        summary(parse_for_mode(&spec(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}")), &config, mode))
     };
     let whole = "0 for=compute,display,graphics,ngx,utility,video";
     for mode in [Mode::Auto, Mode::JitCdi, Mode::Cdi] {
@@ -280,19 +280,19 @@ fn loose_terms_refuse_no_image() {
             ("NVIDIA_MIG_MONITOR_DEVICES=all; +CAP_SYS_ADMIN", format!("{whole} monitor=all")),
             ("NVIDIA_REQUIRE_A=cuda>=99", format!("{whole} if=cuda>=99")),
         ] {
-            assert_eq!(answer(words, mode, ""), expected, "{words}");
+            assert_eq!(summary_of(words, mode, ""), expected, "{words}");
         }
-        let limited = answer("NVIDIA_DRIVER_CAPABILITIES=all", mode, "supported-driver-capabilities = 'utility'");
+        let limited = summary_of("NVIDIA_DRIVER_CAPABILITIES=all", mode, "supported-driver-capabilities = 'utility'");
         assert_eq!(limited, "0 for=utility");
-        let strict = answer("NVIDIA_DRIVER_CAPABILITIES=flying", mode, "mpu.strict-requests = true");
+        let strict = summary_of("NVIDIA_DRIVER_CAPABILITIES=flying", mode, "mpu.strict-requests = true");
         assert!(strict.starts_with("error: unsupported capabilities"), "{strict}");
     }
-    assert!(answer("NVIDIA_DRIVER_CAPABILITIES=flying", Mode::Legacy, "").starts_with("error: "));
-    assert_eq!(answer("NVIDIA_DRIVER_CAPABILITIES=utility", Mode::Legacy, ""), "0 for=utility");
+    assert!(summary_of("NVIDIA_DRIVER_CAPABILITIES=flying", Mode::Legacy, "").starts_with("error: "));
+    assert_eq!(summary_of("NVIDIA_DRIVER_CAPABILITIES=utility", Mode::Legacy, ""), "0 for=utility");
 }
 
 #[test]
-fn swarms_variables_come_first() {
+fn swarm_variables_take_precedence() {
     table(
         "swarm-resource = 'DOCKER_RESOURCE_GPU, OTHER'",
         &[
@@ -335,20 +335,20 @@ fn broken_specifications_name_place() {
         (json!({"mounts": [{"source": 1}]}), "mounts[0].source is not a text"),
         (json!({"annotations": {"a.b": 1}}), "annotations[\"a.b\"] is not a text"),
     ] {
-        let shown = shown(of(&spec, &Config::default(), Annotations::Read, Terms::Strict));
-        assert_eq!(shown, format!("error: could not decode OCI spec: {expected}"), "{spec}");
+        let found = summary(parse(&spec, &Config::default(), Annotations::Read, Strictness::Strict));
+        assert_eq!(found, format!("error: could not decode OCI spec: {expected}"), "{spec}");
     }
     for spec in
         [json!({}), json!({"process": null, "mounts": null}), json!({"process": {"env": null}, "annotations": null})]
     {
-        assert_eq!(shown(of(&spec, &Config::default(), Annotations::Read, Terms::Strict)), "no", "{spec}");
+        assert_eq!(summary(parse(&spec, &Config::default(), Annotations::Read, Strictness::Strict)), "no", "{spec}");
     }
 }
 
 #[test]
 fn requests_with_only_cdi_names_are_recognized() {
     let only = |words| {
-        of(&spec(words), &Config::default(), Annotations::Read, Terms::Strict)
+        parse(&spec(words), &Config::default(), Annotations::Read, Strictness::Strict)
             .map(|a| a.request.map(|r| r.only_cdi_names()))
     };
     assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,x.y/z=1"), Ok(Some(true)));
@@ -369,11 +369,11 @@ fn any_word() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn every_request_keeps_its_promises(words in proptest::collection::vec(any_word(), 0..9), mounts: bool) {
+    fn any_request_has_unique_nonblank_devices(words in proptest::collection::vec(any_word(), 0..9), mounts: bool) {
         let spec = spec(&words.join(";"));
         let config = Config { devices_as_volume_mounts: mounts, ..Config::default() };
-        let answer = of(&spec, &config, Annotations::Read, Terms::Strict);
-        if let Ok(Answer { request: Some(request), .. }) = answer {
+        let parsed = parse(&spec, &config, Annotations::Read, Strictness::Strict);
+        if let Ok(ParsedRequest { request: Some(request), .. }) = parsed {
             prop_assert!(!request.devices.is_empty());
             let mut words: Vec<&str> = request.devices.iter().map(String::as_str).collect();
             prop_assert!(words.iter().all(|word| !word.trim().is_empty()), "{:?}", words);
@@ -385,11 +385,12 @@ proptest! {
     }
 }
 
-/// An image's environment is untrusted, and each note is a line of a log at each start.
+/// An image's environment is untrusted, and each start logs each note.
 #[test]
 fn only_first_notes_are_logged() {
     let words: String = (0..1000).map(|number| format!("word{number};")).collect();
-    let Answer { notes, .. } = of(&spec(&words), &Config::default(), Annotations::Skip, Terms::Strict).unwrap();
+    let ParsedRequest { notes, .. } =
+        parse(&spec(&words), &Config::default(), Annotations::Skip, Strictness::Strict).unwrap();
     assert_eq!(notes.len(), 11);
     assert!(notes[9].contains("\"word9\"") && notes[10] == "990 more are left out", "{notes:?}");
 }

@@ -1,11 +1,11 @@
-//! The language of `NVIDIA_REQUIRE_*`: conditions under which an image works.
+//! Evaluates `NVIDIA_REQUIRE_*`: conditions of an image on CUDA, driver, architecture and brand.
 //!
 //! ```text
 //! cuda>=12.4 brand=tesla,driver>=470,driver<471
 //! ```
 //!
-//! Any text leads to yes, no, or an error with its place. A fact that is unknown on the host fulfils every condition. As in
-//! libnvidia-container, a mistake in an alternative matters only if that alternative is evaluated.
+//! Spaces separate alternatives; commas separate conditions that must all hold. An unknown fact satisfies every condition. As in
+//! libnvidia-container, a mistake in an alternative is an error only if that alternative is evaluated.
 //!
 //! Source: libnvidia-container, `src/cli/dsl.c` and `configure.c`; for users, NVIDIA's "Specialized
 //! Configurations", constraints.
@@ -16,8 +16,9 @@ use std::cmp::Ordering;
 use std::fmt;
 pub use version::Version;
 
+/// Facts of the host for conditions. None is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct Facts {
     pub cuda: Option<Version>,
     pub driver: Option<Version>,
     pub arch: Option<Version>,
@@ -29,14 +30,14 @@ pub struct Known {
 pub enum RequireError {
     #[error("unsatisfied condition: {condition}{}", advice(condition))]
     Unsatisfied {
-        /// The first alternative, which is the one that people know.
+        /// The first alternative.
         condition: String,
         found: String,
     },
     #[error("invalid expression: {why}, at column {column} of '{text}'")]
     Malformed {
         text: String,
-        /// Where, in characters, from 1.
+        /// In characters, from 1.
         column: usize,
         why: &'static str,
     },
@@ -61,7 +62,7 @@ fn advice(condition: &str) -> &'static str {
     }
 }
 
-pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
+pub fn check(text: &str, facts: &Facts) -> Result<(), RequireError> {
     let mut holds = true;
     for alternative in parts(text, 0, ' ') {
         holds = true;
@@ -72,7 +73,7 @@ pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
                 why,
             };
             let condition = Condition::parse(condition).map_err(malformed)?;
-            holds = condition.holds(known).map_err(malformed)?;
+            holds = condition.holds(facts).map_err(malformed)?;
             if !holds {
                 break;
             }
@@ -85,15 +86,15 @@ pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
         return Ok(());
     }
     let condition = parts(text, 0, ' ').next().map_or(text, |(_, alternative)| alternative).to_string();
-    Err(RequireError::Unsatisfied { condition, found: known.to_string() })
+    Err(RequireError::Unsatisfied { condition, found: facts.to_string() })
 }
 
-pub fn check_all(requirements: &[String], driver: &Known, gpus: &[Known]) -> Result<(), RequireError> {
-    let known = if gpus.is_empty() { std::slice::from_ref(driver) } else { gpus };
-    known.iter().try_for_each(|known| requirements.iter().try_for_each(|text| check(text, known)))
+pub fn check_all(requirements: &[String], driver: &Facts, gpus: &[Facts]) -> Result<(), RequireError> {
+    let facts = if gpus.is_empty() { std::slice::from_ref(driver) } else { gpus };
+    facts.iter().try_for_each(|facts| requirements.iter().try_for_each(|text| check(text, facts)))
 }
 
-/// The parts between separators that are not empty, each with its place in the whole.
+/// The parts between separators that are not empty, each with its byte offset.
 fn parts(text: &str, start: usize, separator: char) -> impl Iterator<Item = (usize, &str)> {
     let mut at = start;
     text.split(separator)
@@ -105,7 +106,7 @@ fn parts(text: &str, start: usize, separator: char) -> impl Iterator<Item = (usi
         .filter(|(_, part)| !part.is_empty())
 }
 
-impl fmt::Display for Known {
+impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let versions = [("cuda", &self.cuda), ("driver", &self.driver), ("arch", &self.arch)];
         let versions = versions.into_iter().filter_map(|(name, version)| Some(format!("{name}={}", version.as_ref()?)));
@@ -126,7 +127,7 @@ enum Operator {
     GreaterEqual,
 }
 
-/// The operators. `!` alone is one in libnvidia-container, too, by its way of comparing.
+/// libnvidia-container accepts `!` alone, too.
 const OPERATORS: [(&str, Operator); 7] = [
     ("=", Operator::Equal),
     ("!=", Operator::NotEqual),
@@ -150,7 +151,7 @@ impl Operator {
     }
 }
 
-/// One comparison, as it is written: `fact operator value`.
+/// One comparison: `fact operator value`.
 struct Condition<'a> {
     fact: &'a str,
     operator: Operator,
@@ -159,7 +160,7 @@ struct Condition<'a> {
     value: &'a str,
 }
 
-/// Where in a condition something is wrong, and what.
+/// The byte offset of a mistake in a condition, and its description.
 type Fault = (usize, &'static str);
 
 impl<'a> Condition<'a> {
@@ -180,7 +181,7 @@ impl<'a> Condition<'a> {
         Ok(Condition { fact, operator, operator_at, value_at: operator_at + length, value })
     }
 
-    fn holds(&self, known: &Known) -> Result<bool, Fault> {
+    fn holds(&self, facts: &Facts) -> Result<bool, Fault> {
         let compare = |fact: &Option<Version>| match fact {
             None => Ok(true),
             Some(fact) => {
@@ -190,10 +191,10 @@ impl<'a> Condition<'a> {
             }
         };
         match self.fact {
-            fact if fact.eq_ignore_ascii_case("cuda") => compare(&known.cuda),
-            fact if fact.eq_ignore_ascii_case("driver") => compare(&known.driver),
-            fact if fact.eq_ignore_ascii_case("arch") => compare(&known.arch),
-            fact if fact.eq_ignore_ascii_case("brand") => match (&known.brand, self.operator) {
+            fact if fact.eq_ignore_ascii_case("cuda") => compare(&facts.cuda),
+            fact if fact.eq_ignore_ascii_case("driver") => compare(&facts.driver),
+            fact if fact.eq_ignore_ascii_case("arch") => compare(&facts.arch),
+            fact if fact.eq_ignore_ascii_case("brand") => match (&facts.brand, self.operator) {
                 (None, _) => Ok(true),
                 (Some(brand), Operator::Equal) => Ok(brand.eq_ignore_ascii_case(self.value)),
                 (Some(brand), Operator::NotEqual) => Ok(!brand.eq_ignore_ascii_case(self.value)),

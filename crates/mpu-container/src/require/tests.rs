@@ -7,8 +7,8 @@ fn version(text: &str) -> Version {
     Version::parse(text).expect("a version")
 }
 
-fn h200() -> Known {
-    Known {
+fn h200() -> Facts {
+    Facts {
         cuda: Some(version("13.0")),
         driver: Some(version("580.159.04")),
         arch: Some(version("9.0")),
@@ -17,7 +17,7 @@ fn h200() -> Known {
 }
 
 #[test]
-fn conditions_hold_or_do_not() {
+fn conditions_compare_with_facts() {
     for (text, holds) in [
         (" , ,", true),
         ("cuda>=13.0", true),
@@ -46,9 +46,9 @@ fn conditions_hold_or_do_not() {
 #[test]
 fn unknown_facts_satisfy_every_condition() {
     for text in ["cuda>=99", "driver<1", "arch=x.y", "brand=none", "brand=a,cuda<1 x"] {
-        assert_eq!(check(text, &Known::default()), Ok(()), "{text}");
+        assert_eq!(check(text, &Facts::default()), Ok(()), "{text}");
     }
-    assert!(check("cuda>=99", &Known { brand: None, ..h200() }).is_err());
+    assert!(check("cuda>=99", &Facts { brand: None, ..h200() }).is_err());
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn refusal_names_first_alternative() {
 }
 
 #[test]
-fn mistakes_are_pointed_at() {
+fn malformed_condition_reports_column() {
     for (text, column, part) in [
         ("cuda", 5, "operator is missing"),
         (">=12", 1, "fact is missing"),
@@ -86,7 +86,7 @@ fn mistakes_are_pointed_at() {
         ("brand=é,é=1", 1, ""),
         ("brand!=é,é=1", 10, "no such fact"),
     ] {
-        match check(text, &Known { cuda: Some(version("11.8")), ..h200() }) {
+        match check(text, &Facts { cuda: Some(version("11.8")), ..h200() }) {
             Err(RequireError::Malformed { column: at, why, text: whole }) => {
                 assert!(at == column && why.contains(part) && whole == text, "{text}: {at}: {why}");
             }
@@ -94,15 +94,15 @@ fn mistakes_are_pointed_at() {
             Ok(()) => panic!("{text} holds"),
         }
     }
-    assert_eq!(check("cuda>=12 nonsense", &h200()), Ok(()), "an alternative that is not come to");
+    assert_eq!(check("cuda>=12 nonsense", &h200()), Ok(()), "an alternative that is not evaluated");
     let error = check("cuda=>12", &h200()).expect_err("malformed").to_string();
     assert_eq!(error, "invalid expression: there is no such operator (= != < <= > >=), at column 5 of 'cuda=>12'");
 }
 
 #[test]
-fn every_gpu_counts_and_without_one_driver() {
-    let driver = Known { arch: None, brand: None, ..h200() };
-    let old = Known { arch: Some(version("7.0")), ..h200() };
+fn all_gpus_are_checked_or_driver_without_gpus() {
+    let driver = Facts { arch: None, brand: None, ..h200() };
+    let old = Facts { arch: Some(version("7.0")), ..h200() };
     let requirements = ["cuda>=12".to_string(), "arch>=8".to_string()];
     assert!(check_all(&requirements, &driver, &[]).is_ok());
     assert!(check_all(&requirements, &driver, &[h200()]).is_ok());
@@ -118,7 +118,7 @@ fn written(numbers: &[u16]) -> String {
     numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// Another way to the same order: filled up with zeros, as lists of numbers.
+/// The numbers, padded with zeros: a second way to compare versions.
 fn filled(numbers: &[u16]) -> Vec<u16> {
     let mut filled = numbers.to_vec();
     filled.resize(8, 0);
@@ -130,32 +130,32 @@ proptest! {
     fn versions_are_ordered_by_their_numbers(a in any_version(), b in any_version()) {
         let expected = filled(&a).cmp(&filled(&b));
         prop_assert_eq!(version(&written(&a)).cmp(&version(&written(&b))), expected);
-        let known = Known { cuda: Some(version(&written(&a))), ..Known::default() };
+        let facts = Facts { cuda: Some(version(&written(&a))), ..Facts::default() };
         for (operator, holds) in [
             ("=", expected.is_eq()), ("!=", expected.is_ne()), ("<", expected.is_lt()),
             ("<=", expected.is_le()), (">", expected.is_gt()), (">=", expected.is_ge()),
         ] {
             let text = format!("cuda{operator}{}", written(&b));
-            prop_assert_eq!(check(&text, &known).is_ok(), holds, "{}", text);
+            prop_assert_eq!(check(&text, &facts).is_ok(), holds, "{}", text);
         }
     }
 
     #[test]
-    fn any_text_has_answer(text in "\\PC{0,40}") {
+    fn any_text_is_evaluated_or_refused(text in "\\PC{0,40}") {
         if let Err(RequireError::Malformed { column, .. }) = check(&text, &h200()) {
             prop_assert!(column >= 1 && column <= text.chars().count() + 1);
         }
     }
 
     #[test]
-    fn nearly_conditions_have_answer(text in "((cuda|driver|arch|brand|x)?[<>=!]{0,3}[0-9.a]{0,4}[ ,]{0,2}){0,5}") {
+    fn malformed_conditions_report_valid_column(text in "((cuda|driver|arch|brand|x)?[<>=!]{0,3}[0-9.a]{0,4}[ ,]{0,2}){0,5}") {
         if let Err(RequireError::Malformed { column, .. }) = check(&text, &h200()) {
             prop_assert!(column >= 1 && column <= text.len() + 1);
         }
     }
 
     #[test]
-    fn spaces_are_or_and_commas_and(bits in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..4), 1..4)) {
+    fn spaces_mean_or_and_commas_mean_and(bits in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..4), 1..4)) {
         let word = |bit: &bool| if *bit { "cuda>=1" } else { "cuda<1" };
         let text: Vec<String> = bits.iter().map(|all| all.iter().map(word).collect::<Vec<_>>().join(",")).collect();
         let expected = bits.iter().any(|all| all.iter().all(|bit| *bit));

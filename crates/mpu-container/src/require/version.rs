@@ -1,4 +1,4 @@
-//! Versions as conditions compare them.
+//! Versions in conditions, compared number by number.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,12 +9,12 @@ pub struct Version(String);
 
 impl Version {
     pub fn parse(text: &str) -> Option<Version> {
-        let sound =
+        let is_version =
             text.starts_with(|c: char| c.is_ascii_digit()) && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        sound.then(|| Version(text.to_string()))
+        is_version.then(|| Version(text.to_string()))
     }
 
-    /// The numbers, without leading zeros; several dots are one.
+    /// The numbers without leading zeros. Several dots count as one.
     fn numbers(&self) -> impl Iterator<Item = &str> {
         self.0.split('.').filter(|part| !part.is_empty()).map(|part| part.trim_start_matches('0'))
     }
@@ -28,13 +28,13 @@ impl From<(u32, u32)> for Version {
 
 impl Ord for Version {
     fn cmp(&self, other: &Version) -> Ordering {
-        let (mut ours, mut theirs) = (self.numbers(), other.numbers());
+        let (mut left, mut right) = (self.numbers(), other.numbers());
         loop {
-            let (a, b) = match (ours.next(), theirs.next()) {
+            let (a, b) = match (left.next(), right.next()) {
                 (None, None) => return Ordering::Equal,
                 (a, b) => (a.unwrap_or(""), b.unwrap_or("")),
             };
-            // Without leading zeros the longer is the larger; 0 is the empty text.
+            // Without leading zeros, the longer number is the larger. 0 is the empty text.
             let order = a.len().cmp(&b.len()).then_with(|| a.cmp(b));
             if order.is_ne() {
                 return order;

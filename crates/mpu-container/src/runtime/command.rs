@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The commands of OCI runtimes. Another word before the command is the value of a flag that we do not know.
+/// The commands of OCI runtimes. Another word before the command is the value of an unknown flag.
 const COMMANDS: &[&str] = &[
     "checkpoint",
     "create",
@@ -31,7 +31,7 @@ const COMMANDS: &[&str] = &[
     "update",
 ];
 
-/// Flags before the command that take a value, without their dashes: a value may be a command's name.
+/// Flags before the command that take a value. A value may equal a command's name.
 const WITH_VALUE: &[&str] =
     &["b", "bundle", "cgroup-manager", "criu", "log", "log-format", "log-level", "root", "rootless"];
 
@@ -49,14 +49,13 @@ impl Command {
     pub(super) fn read(arguments: &[OsString]) -> Command {
         let mut command = Command::default();
         let mut rest = arguments.iter().skip(1);
-        // Up to the command; then, for a container that is created, all the rest. What stands behind another command
-        // may belong to a program in the container.
-        let mut named = false;
+        // Read all arguments of `create`. After other commands, the arguments may belong to a program in the container.
+        let mut after_command = false;
         while let Some(argument) = rest.next() {
             let Some((flag, value)) = flag(argument) else {
-                named |= COMMANDS.iter().any(|word| argument == *word);
-                command.creates |= argument == "create" && named;
-                if named && !command.creates {
+                after_command |= COMMANDS.iter().any(|word| argument == *word);
+                command.creates |= argument == "create" && after_command;
+                if after_command && !command.creates {
                     break;
                 }
                 continue;
@@ -67,22 +66,22 @@ impl Command {
             }
             let value = match value {
                 Some(value) => Some(value.to_os_string()),
-                None if takes_value(flag, named) => rest.next().cloned(),
+                None if takes_value(flag, after_command) => rest.next().cloned(),
                 None => None,
             };
-            command.flag(flag, value, named);
+            command.flag(flag, value, after_command);
         }
         command
     }
 
-    fn flag(&mut self, flag: &OsStr, value: Option<OsString>, named: bool) {
+    fn flag(&mut self, flag: &OsStr, value: Option<OsString>, after_command: bool) {
         let value = value.filter(|value| !value.is_empty());
         match flag.to_str().unwrap_or_default() {
             "b" | "bundle" => self.bundle = value.map(PathBuf::from),
-            "version" | "v" | "V" if !named => self.version = true,
-            "debug" if !named => self.debug = true,
-            "log" if !named => self.log = value.map(PathBuf::from),
-            "log-format" if !named => self.json = value.is_some_and(|value| value == "json"),
+            "version" | "v" | "V" if !after_command => self.version = true,
+            "debug" if !after_command => self.debug = true,
+            "log" if !after_command => self.log = value.map(PathBuf::from),
+            "log-format" if !after_command => self.json = value.is_some_and(|value| value == "json"),
             _ => {}
         }
     }
@@ -96,10 +95,13 @@ pub fn flag(argument: &OsStr) -> Option<(&OsStr, Option<&OsStr>)> {
     Some((OsStr::from_bytes(parts.next()?), parts.next().map(OsStr::from_bytes)))
 }
 
-fn takes_value(flag: &OsStr, named: bool) -> bool {
-    let known: &[&str] =
-        if named { &["b", "bundle", "config", "console-socket", "f", "pid-file", "preserve-fds"] } else { WITH_VALUE };
-    known.iter().any(|word| flag == *word)
+fn takes_value(flag: &OsStr, after_command: bool) -> bool {
+    let flags: &[&str] = if after_command {
+        &["b", "bundle", "config", "console-socket", "f", "pid-file", "preserve-fds"]
+    } else {
+        WITH_VALUE
+    };
+    flags.iter().any(|word| flag == *word)
 }
 
 #[cfg(test)]
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn only_command_creates() {
+    fn only_create_command_creates() {
         for line in [
             "r create x",
             "r --root create --log state create x",
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn version_is_asked_for_before_command() {
+    fn version_flag_counts_before_command_only() {
         assert!(read("r --version").version && read("r -v").version && read("r --debug -version").version);
         assert!(
             !read("r exec x cat --version").version

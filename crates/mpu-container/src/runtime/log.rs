@@ -19,21 +19,21 @@ use crate::config::{LogLevel, Runtime};
 
 pub(super) struct Log {
     own: Option<File>,
-    most: LogLevel,
-    engines: Option<File>,
+    max_level: LogLevel,
+    engine: Option<File>,
     json: bool,
 }
 
 impl Log {
-    /// Opens the engine's file alone: before the configuration is read, and when it cannot be.
-    pub(super) fn of_engine(command: &Command) -> Log {
-        let engines = command.log.as_deref().and_then(open);
-        Log { own: None, most: LogLevel::Info, engines, json: command.json }
+    /// Opens the engine's log only: before the configuration is read, and if it cannot be read.
+    pub(super) fn open_engine_log(command: &Command) -> Log {
+        let engine = command.log.as_deref().and_then(open);
+        Log { own: None, max_level: LogLevel::Info, engine, json: command.json }
     }
 
-    /// Opens our own file, too. Asking for the version makes no file.
-    pub(super) fn open_own(&mut self, command: &Command, config: &Runtime) {
-        self.most = if command.debug { LogLevel::Debug } else { config.log_level };
+    /// Also opens our own log, except for `--version`.
+    pub(super) fn open_own_log(&mut self, command: &Command, config: &Runtime) {
+        self.max_level = if command.debug { LogLevel::Debug } else { config.log_level };
         self.own = config.debug.as_deref().filter(|_| !command.version).and_then(open);
     }
 
@@ -54,8 +54,8 @@ impl Log {
     }
 
     fn record(&mut self, level: LogLevel, word: &str, message: &str) {
-        let to_own = self.own.as_mut().filter(|_| level <= self.most);
-        let to_engine = self.engines.as_mut().filter(|_| level <= LogLevel::Warning);
+        let to_own = self.own.as_mut().filter(|_| level <= self.max_level);
+        let to_engine = self.engine.as_mut().filter(|_| level <= LogLevel::Warning);
         if to_own.is_none() && to_engine.is_none() {
             return;
         }
@@ -63,7 +63,7 @@ impl Log {
         let time = humantime::format_rfc3339_seconds(SystemTime::now());
         let text = || format!("time=\"{time}\" level={word} msg={}\n", json!(message));
         let as_json = || format!("{}\n", json!({"level": word, "msg": message, "time": time.to_string()}));
-        // One write each, at the file's end, so that lines of several containers do not mix.
+        // One appending write per line, so that lines of several containers do not mix.
         for (file, line) in [(to_own, text()), (to_engine, if self.json { as_json() } else { text() })] {
             let _ = file.map(|file| file.write_all(line.as_bytes()));
         }
@@ -74,7 +74,7 @@ fn open(path: &Path) -> Option<File> {
     if path == Path::new("/dev/null") {
         return None;
     }
-    // Never blocks on a pipe without an active reader; then nothing is logged.
+    // Do not block on a pipe whose reader is missing or slow. Then the message is lost.
     let no_wait = libc::O_NONBLOCK | libc::O_NOCTTY;
     let open = || OpenOptions::new().append(true).create(true).custom_flags(no_wait).open(path);
     let made = || fs::create_dir_all(path.parent()?).ok().and_then(|()| open().ok());
@@ -87,7 +87,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// Every command of the runtime would wait, of every container of the host.
+    /// Otherwise every runtime command on the host would block.
     #[test]
     fn log_pipe_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
@@ -96,10 +96,10 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let command = Command { log: Some(pipe.clone()), ..Command::default() };
-            let mut log = Log::of_engine(&command);
+            let mut log = Log::open_engine_log(&command);
             log.error("there is no reader");
             let _reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
-            let mut log = Log::of_engine(&command);
+            let mut log = Log::open_engine_log(&command);
             // More than a pipe holds.
             (0..2000).for_each(|_| {
                 log.error("the reader has stopped: more than sixty-four bytes of every line are waited for")

@@ -1,13 +1,13 @@
-//! Merges consecutive hooks of ours into one process: starting a process takes longer than most of these hooks.
+//! Merges consecutive hooks of ours into one, because starting a process takes longer than most of these hooks.
 
 use super::program;
 use crate::cdi::HookName;
-use crate::cdi_hooks::{BETWEEN, IN_TURN};
+use crate::cdi_hooks::{IN_TURN, SEPARATOR};
 use crate::edits::Hook;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use std::path::Path;
 
-/// Merges hooks of the same point of a container's life; the order stays.
+/// Merges hooks of the same OCI hook name. Keeps the order.
 pub(super) fn merge_hooks(hooks: &mut Vec<Hook>) {
     let mut done: Vec<Hook> = Vec::new();
     for hook in hooks.drain(..) {
@@ -20,23 +20,24 @@ pub(super) fn merge_hooks(hooks: &mut Vec<Hook>) {
     *hooks = done;
 }
 
-/// The arguments of both as one hook, if they can be one.
+/// The arguments of the merged hook. None if the hooks cannot be merged.
 fn merged(first: &Hook, second: &Hook) -> Option<Vec<String>> {
     let alike = (&first.path, &first.env) == (&second.path, &second.env);
     if !alike || first.timeout.is_some() || second.timeout.is_some() || !program::is_ours(Path::new(&first.path)) {
         return None;
     }
-    let ((name, before), (_, words)) = (call(first)?, call(second)?);
+    let ((name, before), (_, words)) = (split_program(first)?, split_program(second)?);
     let before = match before {
         [word, before @ ..] if word == IN_TURN => before,
         before => before,
     };
-    let fit = before.split(|word| word == BETWEEN).all(|words| fits(first, words)) && fits(second, words);
-    fit.then(|| [name, &[IN_TURN.into()], before, &[BETWEEN.into()], words].concat())
+    let are_mergeable =
+        before.split(|word| word == SEPARATOR).all(|words| is_mergeable(first, words)) && is_mergeable(second, words);
+    are_mergeable.then(|| [name, &[IN_TURN.into()], before, &[SEPARATOR.into()], words].concat())
 }
 
-/// What a hook is called by, and the words behind that.
-fn call(hook: &Hook) -> Option<(&[String], &[String])> {
+/// Splits a hook's arguments after the program's name.
+fn split_program(hook: &Hook) -> Option<(&[String], &[String])> {
     match hook.args.as_slice() {
         [name, ..] if name == "nvidia-cdi-hook" => Some(hook.args.split_at(1)),
         [name, word, ..] if name == "nvidia-ctk" && word == "hook" => Some(hook.args.split_at(2)),
@@ -44,10 +45,10 @@ fn call(hook: &Hook) -> Option<(&[String], &[String])> {
     }
 }
 
-fn fits(hook: &Hook, words: &[String]) -> bool {
-    let known = words.first().and_then(|word| HookName::of_word(word));
-    known.is_some_and(|known| known != HookName::ApplyCudaMemoryLimits && known.point() == hook.hook_name)
-        && words.iter().all(|word| word != BETWEEN)
+fn is_mergeable(hook: &Hook, words: &[String]) -> bool {
+    let name = words.first().and_then(|word| HookName::from_kebab_name(word));
+    name.is_some_and(|name| name != HookName::ApplyCudaMemoryLimits && name.point() == hook.hook_name)
+        && words.iter().all(|word| word != SEPARATOR)
 }
 
 #[cfg(test)]
@@ -63,7 +64,7 @@ mod tests {
         }
     }
 
-    fn is_own() -> String {
+    fn own_path() -> String {
         std::env::current_exe().unwrap().display().to_string()
     }
 
@@ -74,11 +75,11 @@ mod tests {
 
     #[test]
     fn own_hooks_become_one_in_order() {
-        let of_ours = |words: &[&str]| hook("createContainer", &is_own(), words);
+        let of_ours = |words: &[&str]| hook("createContainer", &own_path(), words);
         let found = lines(vec![
             of_ours(&["nvidia-cdi-hook", "create-symlinks", "--link", "a::/b"]),
             of_ours(&["nvidia-cdi-hook", "update-ldcache"]),
-            hook("createRuntime", &is_own(), &["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-1"]),
+            hook("createRuntime", &own_path(), &["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-1"]),
             of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]),
         ]);
         assert_eq!(
@@ -97,8 +98,8 @@ mod tests {
 
     #[test]
     fn foreign_or_different_hooks_stay_separate() {
-        let first = hook("createContainer", &is_own(), &["nvidia-cdi-hook", "update-ldcache"]);
-        let of_ours = |words: &[&str]| hook("createContainer", &is_own(), words);
+        let first = hook("createContainer", &own_path(), &["nvidia-cdi-hook", "update-ldcache"]);
+        let of_ours = |words: &[&str]| hook("createContainer", &own_path(), words);
         let others = [
             ("another program", hook("createContainer", "/bin/true", &["nvidia-cdi-hook", "hide-other-gpus"])),
             ("another call", of_ours(&["other", "hide-other-gpus"])),
@@ -117,7 +118,7 @@ mod tests {
                 Hook { env: vec!["A=1".into()], ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) },
             ),
             ("a limit of time", Hook { timeout: Some(1), ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) }),
-            ("another time", hook("startContainer", &is_own(), &["nvidia-cdi-hook", "hide-other-gpus"])),
+            ("another time", hook("startContainer", &own_path(), &["nvidia-cdi-hook", "hide-other-gpus"])),
         ];
         for (what, other) in others {
             for pair in [[first.clone(), other.clone()], [other.clone(), first.clone()]] {
@@ -125,7 +126,7 @@ mod tests {
                 merge_hooks(&mut hooks);
                 assert_eq!(hooks, pair, "{what}");
             }
-            // Nor does anything jump over it.
+            // No hook is moved across it.
             let mut between = vec![first.clone(), other.clone(), first.clone()];
             merge_hooks(&mut between);
             let points = if other.hook_name == first.hook_name { 3 } else { 2 };

@@ -4,7 +4,7 @@
 
 pub mod command;
 mod log;
-mod low;
+mod low_level;
 mod merge;
 mod mode;
 mod program;
@@ -25,18 +25,18 @@ use crate::spec::{Spec, SpecError};
 use command::Command;
 use log::Log;
 
-pub use low::LowError;
+pub use low_level::LowLevelError;
 pub use mode::ModeError;
 
 pub const PROGRAM: Program = Program {
-    own: "runtime",
-    nvidia: &["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"],
+    name: "runtime",
+    nvidia_names: &["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"],
     about: "OCI runtime: gives containers the GPUs they ask for, and hands on to runc or crun",
     run,
     command: None,
 };
 
-/// The release of OCI's runtime specification that we read.
+/// The supported release of OCI's runtime specification.
 const OCI: &str = "1.3.0";
 
 const HELP: &str = "\
@@ -61,7 +61,7 @@ pub enum RuntimeError {
     #[error("the configuration cannot be used")]
     Config(#[from] ConfigError),
     #[error("there is no OCI runtime behind this wrapper")]
-    Low(#[from] LowError),
+    LowLevel(#[from] LowLevelError),
     #[error("the container's configuration is not usable")]
     Spec(#[from] SpecError),
     #[error("the container cannot have the GPU that it asks for")]
@@ -72,7 +72,7 @@ impl RuntimeError {
     fn fix(&self) -> Option<String> {
         match self {
             RuntimeError::Config(error) => Some(error.fix().into()),
-            RuntimeError::Low(_) => {
+            RuntimeError::LowLevel(_) => {
                 Some("install runc or crun, or name yours in config.toml: nvidia-container-runtime.runtimes".into())
             }
             RuntimeError::Spec(_) => None,
@@ -81,17 +81,17 @@ impl RuntimeError {
     }
 }
 
-/// The program. The first argument is its name, which may select the mode. Returns only after an error, and after `--help` under our own
-/// name.
+/// Runs the wrapper. The first argument is the program's name, which may select the mode. Returns only after an error, or after `--help`
+/// under our own name.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
-    let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let name = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let first = arguments.get(1).and_then(|word| word.to_str());
-    if called == "runtime" && matches!(first, None | Some("--help" | "-h" | "help")) {
-        return crate::output::page("mpu-container", HELP);
+    if name == "runtime" && matches!(first, None | Some("--help" | "-h" | "help")) {
+        return crate::output::print_page("mpu-container", HELP);
     }
     let command = Command::read(&arguments);
-    let mut log = Log::of_engine(&command);
-    let Err(error) = start(&arguments, mode_of_name(called), &command, &mut log);
+    let mut log = Log::open_engine_log(&command);
+    let Err(error) = start(&arguments, mode_of_name(name), &command, &mut log);
     let fix = error.fix().map(|fix| format!("; to fix it: {}", printable(&fix))).unwrap_or_default();
     let line = chain(&error) + &fix;
     log.error(&line);
@@ -111,42 +111,41 @@ fn start(
     }
     let loaded = Config::load()?;
     let config = &loaded.config;
-    log.open_own(command, &config.runtime);
+    log.open_own_log(command, &config.runtime);
     for note in &loaded.notes {
-        log.info(&format!("config.toml, line {}: {}", note.line, note.what));
+        log.info(&format!("config.toml, line {}: {}", note.line, note.message));
     }
     let path = std::env::var_os("PATH");
-    let runtime = low::find(&config.runtime.runtimes, path.as_deref())?;
+    let runtime = low_level::find(&config.runtime.runtimes, path.as_deref())?;
     if command.creates {
         let bundle = command.bundle.clone().unwrap_or_else(|| PathBuf::from("."));
         let mut spec = Spec::load(&bundle)?;
         let mode = by_name.unwrap_or(config.runtime.mode);
-        let given = mode::edit(&mut spec, mode, config, log)?;
-        // Also if the engine has added the nodes: an engine that reads CDI files itself leaves no request here.
-        let listens = seccomp::listen(spec.tree_mut(), &config.notify);
-        match &listens {
+        let requests_gpu = mode::edit(&mut spec, mode, config, log)?;
+        // Also without a request: if the engine reads CDI files itself, it has already added the nodes.
+        let listener = seccomp::add_listener(spec.tree_mut(), &config.notify);
+        match &listener {
             Ok(()) => log.info("the notify engine receives the container's calls"),
-            Err(why) if why.is_ordinary() => log.debug(&without(why)),
-            Err(why) => log.info(&without(why)),
+            Err(why) if why.is_ordinary() => log.debug(&without_engine(why)),
+            Err(why) => log.info(&without_engine(why)),
         }
-        let stored = if given || listens.is_ok() { spec.store() } else { Ok(()) };
+        let stored = if requests_gpu || listener.is_ok() { spec.store() } else { Ok(()) };
         match stored {
-            Err(error) if given => return Err(error.into()),
+            Err(error) if requests_gpu => return Err(error.into()),
             // A container without a request must not fail here; its file is unchanged.
             Err(error) => log.info(&format!("the container starts without the notify engine: {}", chain(&error))),
             Ok(()) => {}
         }
     }
     log.info(&format!("handing on to {}", runtime.display()));
-    Err(low::exec(&runtime, arguments).into())
+    Err(low_level::exec(&runtime, arguments).into())
 }
 
-/// The container starts all the same.
-fn without(why: &seccomp::NoListener) -> String {
+fn without_engine(why: &seccomp::NoListener) -> String {
     format!("the container starts without the notify engine: {}", chain(why))
 }
 
-/// Two of the program's names are modes.
+/// Two of the program's names select a mode.
 fn mode_of_name(name: &std::ffi::OsStr) -> Option<Mode> {
     match name.to_str() {
         Some("nvidia-container-runtime.cdi") => Some(Mode::Cdi),

@@ -1,43 +1,43 @@
-//! The wrapper's modes: how a GPU gets into a container.
+//! The wrapper's modes of giving GPUs to a container.
 //!
-//! | mode | what happens |
+//! | mode | effect |
 //! |---|---|
-//! | `cdi` | names are looked up in the host's CDI files; a name without a kind is of the default kind |
-//! | `jit-cdi` | edits are generated from the present driver; no file is needed |
-//! | `legacy` | one prestart hook, which calls the container CLI; the device nodes are in the specification, too |
+//! | `cdi` | edits come from the host's CDI files; a name without a kind gets the default kind |
+//! | `jit-cdi` | edits are generated from the loaded driver, without CDI files |
+//! | `legacy` | a prestart hook calls the container CLI; the specification also gets the device nodes |
 //! | `auto` | `cdi` if every name is a CDI name, `jit-cdi` if none is; a mixture is refused |
 //!
-//! Device nodes and their cgroup rules are in the specification in every mode. When systemd reloads, it writes only the rules that it
-//! knows, so rules of a hook would be lost. It knows a device by its link below `/dev/char`.
+//! In every mode, the specification gets the device nodes and their cgroup rules. At a reload, systemd rewrites only the rules of the
+//! specification, so a hook's rules would be lost. systemd finds a device by its link below `/dev/char`.
 //!
-//! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. Without a driver NVIDIA's selects `legacy`, whose hook
-//! fails; ours reports the missing driver at once.
+//! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. Without a driver, NVIDIA's wrapper selects `legacy`, whose
+//! hook fails. Ours reports the missing driver immediately.
 
 use super::log::Log;
 use super::merge::merge_hooks;
 use super::program;
 use crate::capability::Capabilities;
-use crate::cdi::name::BadName;
-use crate::cdi::registry::Unresolvable;
+use crate::cdi::name::NameError;
+use crate::cdi::registry::ResolveError;
 use crate::cdi::{self, HookName, QualifiedName, Registry, extra, inject};
 use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
 use crate::driver::{self, Driver, DriverError, DriverRoot, Node, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
+use crate::kebab_name::KebabName;
 use crate::request::{self, Request, RequestError};
 use crate::require::{self, RequireError};
 use crate::spec::{EditError, Spec};
-use crate::words::Words;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Devices of this kind are generated on request.
-const ON_THE_SPOT: &str = "runtime.nvidia.com/gpu";
-/// The prestart hook's present and earlier name.
+/// The kind of devices that are generated just in time.
+const JIT_KIND: &str = "runtime.nvidia.com/gpu";
+/// The prestart hook's current and earlier name.
 const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
-/// A file that Tegra systems have, and no others.
+/// Only Tegra systems have this file.
 const TEGRA: &str = "/etc/nv_tegra_release";
-/// NVIDIA's classes of CDI devices that bring nothing of the driver but nodes.
+/// NVIDIA's classes of CDI devices without the driver's files.
 const WITHOUT_DRIVER: [&str; 5] = ["gds", "gdrcopy", "imex-channel", "mofed", "nvswitch"];
 
 #[derive(Debug, Error)]
@@ -51,12 +51,12 @@ pub enum ModeError {
     #[error(transparent)]
     Require(#[from] Box<RequireError>),
     #[error(transparent)]
-    Name(#[from] BadName),
+    Name(#[from] NameError),
     #[error(transparent)]
-    Unresolvable(#[from] Box<Unresolvable>),
+    Unresolvable(#[from] Box<ResolveError>),
     #[error("the host's CDI files are out of date: {} is not there", .0.display())]
     Stale(PathBuf),
-    #[error("devices of {ON_THE_SPOT} cannot be asked for together with other CDI devices: {0}")]
+    #[error("devices of {JIT_KIND} cannot be asked for together with other CDI devices: {0}")]
     Mixed(String),
     #[error("{names}: the host's CDI files give the whole driver, and the container may have {allowed} alone")]
     Whole { names: String, allowed: Capabilities },
@@ -102,36 +102,36 @@ impl ModeError {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Way {
-    Files(Vec<QualifiedName>),
-    OnTheSpot(Vec<String>),
-    Hook(Vec<String>),
+enum Injection {
+    CdiFiles(Vec<QualifiedName>),
+    Jit(Vec<String>),
+    LegacyHook(Vec<String>),
 }
 
-/// Edits a specification if it requests a GPU; returns whether it did.
+/// Edits a specification if it requests a GPU. Returns whether it does.
 pub(super) fn edit(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
-    let answer = request::in_mode(spec.tree(), config, mode)?;
-    for note in &answer.notes {
+    let parsed = request::parse_for_mode(spec.tree(), config, mode)?;
+    for note in &parsed.notes {
         log.warning(note);
     }
-    let Some(request) = answer.request else {
+    let Some(request) = parsed.request else {
         log.info("the container asks for no GPU");
         return Ok(false);
     };
-    let mut edits = match way(mode, &request, config)? {
-        Way::Hook(words) => {
+    let mut edits = match select_injection(mode, &request, config)? {
+        Injection::LegacyHook(words) => {
             log.info(&format!("mode legacy, devices {}", words.join(",")));
-            by_hook(spec, &words, &request, config, log)?
+            legacy_edits(spec, &words, &request, config, log)?
         }
-        Way::OnTheSpot(words) => {
+        Injection::Jit(words) => {
             log.info(&format!("mode jit-cdi, devices {}", words.join(",")));
             spec.remove_prestart_hooks(&HOOK_NAMES);
-            on_the_spot(&words, &request, config, log)?
+            jit_edits(&words, &request, config, log)?
         }
-        Way::Files(names) => {
+        Injection::CdiFiles(names) => {
             log.info(&format!("mode cdi, devices {}", request.devices.join(",")));
             spec.remove_prestart_hooks(&HOOK_NAMES);
-            from_files(&names, mode, &request, config, log)?
+            cdi_file_edits(&names, mode, &request, config, log)?
         }
     };
     merge_hooks(&mut edits.hooks);
@@ -142,20 +142,20 @@ pub(super) fn edit(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) 
     Ok(true)
 }
 
-fn way(mode: Mode, request: &Request, config: &Config) -> Result<Way, ModeError> {
+fn select_injection(mode: Mode, request: &Request, config: &Config) -> Result<Injection, ModeError> {
     let kind = match mode {
         Mode::Csv => return Err(ModeError::Csv),
-        Mode::Legacy => return Ok(Way::Hook(request.devices.clone())),
+        Mode::Legacy => return Ok(Injection::LegacyHook(request.devices.clone())),
         Mode::Cdi => &config.runtime.cdi_default_kind,
-        Mode::Auto | Mode::JitCdi => ON_THE_SPOT,
+        Mode::Auto | Mode::JitCdi => JIT_KIND,
     };
-    let qualified = |word: &String| if QualifiedName::is(word) { word.clone() } else { format!("{kind}={word}") };
+    let qualified = |word: &String| if QualifiedName::is_valid(word) { word.clone() } else { format!("{kind}={word}") };
     let names: Vec<String> = request.devices.iter().map(qualified).collect();
-    let id = |name: &String| Some(name.strip_prefix(ON_THE_SPOT)?.strip_prefix('=')?.to_owned());
+    let id = |name: &String| Some(name.strip_prefix(JIT_KIND)?.strip_prefix('=')?.to_owned());
     let ids: Vec<String> = names.iter().filter_map(id).collect();
     match ids.len() {
-        0 => Ok(Way::Files(names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?)),
-        all if all == names.len() => Ok(Way::OnTheSpot(ids)),
+        0 => Ok(Injection::CdiFiles(names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?)),
+        all if all == names.len() => Ok(Injection::Jit(ids)),
         _ => Err(ModeError::Mixed(names.join(", "))),
     }
 }
@@ -168,89 +168,91 @@ fn driver(config: &Config) -> Result<Driver, ModeError> {
     })
 }
 
-/// Checks the image's conditions for each of its GPUs. Facts are read only if there is a condition.
-fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> Result<(), ModeError> {
+/// Checks the image's requirements for each GPU. Reads facts only if there is a requirement.
+fn check_requirements(request: &Request, driver: &Driver, selection: &Selection<'_>) -> Result<(), ModeError> {
     if request.requirements.is_empty() {
         return Ok(());
     }
-    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect();
-    require::check_all(&request.requirements, &driver.known(), &gpus).map_err(Box::new)?;
+    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| driver.gpu_facts(gpu)).collect();
+    require::check_all(&request.requirements, &driver.facts(), &gpus).map_err(Box::new)?;
     Ok(())
 }
 
-/// An unfulfilled condition refuses the container if requests are strict, and is only logged otherwise.
-fn check_terms(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(), ModeError> {
-    match held {
+/// If requests are strict, an unsatisfied requirement refuses the container. Otherwise it is only logged.
+fn apply_strictness(result: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(), ModeError> {
+    match result {
         Err(error) if !config.strict_requests => {
             log.warning(&format!("the container starts all the same: {error}"));
             Ok(())
         }
-        held => held,
+        result => result,
     }
 }
 
-fn on_the_spot(
-    words: &[String],
-    request: &Request,
-    config: &Config,
-    log: &mut Log,
-) -> Result<ContainerEdits, ModeError> {
+fn jit_edits(words: &[String], request: &Request, config: &Config, log: &mut Log) -> Result<ContainerEdits, ModeError> {
     let driver = driver(config)?;
     let selection = driver.select(words)?;
-    check_terms(conditions(request, &driver, &selection), config, log)?;
-    let options = options_on_the_spot(config, log);
+    apply_strictness(check_requirements(request, &driver, &selection), config, log)?;
+    let options = jit_options(config, log);
     let mut edits = inject::edits_for(&driver, &selection, request.capabilities, &options)?;
-    cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
-    extras(&driver, request, &options, &mut edits, log);
+    cdi::registry::append(&mut edits, &inject::device_nodes(imex_and_mig_nodes(&driver, request), &options));
+    append_extras(&driver, request, &options, &mut edits, log);
     if request.memory.is_some() && options.hooks.has(HookName::ApplyCudaMemoryLimits) {
         if !selection.migs.is_empty() {
             return Err(ModeError::Memory("a MIG device's memory is what its profile says"));
         }
-        edits.hooks.extend(inject::memory_limits(&driver, &selection, &options));
+        edits.hooks.extend(inject::memory_limits_hook(&driver, &selection, &options));
     }
-    in_full(&mut edits);
+    fill_types(&mut edits);
     Ok(edits)
 }
 
-/// The nodes that a container gets besides its GPUs': for IMEX, and for MIG's division.
-fn nodes_by_word(driver: &Driver, request: &Request) -> Vec<Node> {
+/// Nodes for requested IMEX channels, and for MIG's configuration and monitoring.
+fn imex_and_mig_nodes(driver: &Driver, request: &Request) -> Vec<Node> {
     let mig = [("mig/config", &request.mig_config), ("mig/monitor", &request.mig_monitor)];
     let mig = mig
         .into_iter()
         .filter(|(_, requested)| requested.is_some())
         .filter_map(|(file, _)| driver.capability_node(file));
-    channels(driver, request).into_iter().chain(mig).collect()
+    imex_nodes(driver, request).into_iter().chain(mig).collect()
 }
 
-fn channels(driver: &Driver, request: &Request) -> Vec<Node> {
+fn imex_nodes(driver: &Driver, request: &Request) -> Vec<Node> {
     match request.imex.iter().any(|channel| channel == request::ALL_CHANNELS) {
         true => extra::nodes(&driver.root, extra::Mode::Imex),
         false => request.imex.iter().filter_map(|channel| driver.imex_node(driver::imex_channel(channel)?)).collect(),
     }
 }
 
-/// GPUDirect and the like, in every mode that has the driver at hand.
-fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: &mut ContainerEdits, log: &mut Log) {
+/// Appends the edits for GPUDirect and other extra devices.
+fn append_extras(
+    driver: &Driver,
+    request: &Request,
+    options: &inject::Options,
+    edits: &mut ContainerEdits,
+    log: &mut Log,
+) {
     for extra in &request.extras {
-        let found = extra::Mode::of_word(&extra.word()).map(|mode| extra::edits(&driver.root, mode, options));
+        let found = extra::Mode::from_name(&extra.kebab_name()).map(|mode| extra::edits(&driver.root, mode, options));
         match found.filter(|edits| !edits.is_empty()) {
             Some(found) => cdi::registry::append(edits, &found),
-            None => log.warning(&format!("{} is asked for, and this host has none", extra.word())),
+            None => log.warning(&format!("{} is asked for, and this host has none", extra.kebab_name())),
         }
     }
 }
 
-/// Fills in the driver's device numbers, so that missing nodes on the host do not matter.
-fn in_full(edits: &mut ContainerEdits) {
+/// Adds the type of device nodes, so that the host does not need the nodes.
+fn fill_types(edits: &mut ContainerEdits) {
     for node in &mut edits.device_nodes {
         node.kind.get_or_insert_with(|| "c".into());
     }
 }
 
-/// The options of mode `jit-cdi`, which has keys of its own.
-fn options_on_the_spot(config: &Config, log: &mut Log) -> inject::Options {
+/// Options with the keys of mode `jit-cdi`.
+fn jit_options(config: &Config, log: &mut Log) -> inject::Options {
     let mut options = options(config);
-    let unknown = options.change(&config.runtime.jit_cdi_disable_hooks, &[], &config.runtime.jit_cdi_feature_flags);
+    let unknown =
+        options.apply_user_options(&config.runtime.jit_cdi_disable_hooks, &[], &config.runtime.jit_cdi_feature_flags);
     if !unknown.is_empty() {
         log.warning(&format!(
             "nvidia-container-runtime.modes.jit-cdi in config.toml names what has no effect here: {}",
@@ -261,49 +263,49 @@ fn options_on_the_spot(config: &Config, log: &mut Log) -> inject::Options {
 }
 
 fn options(config: &Config) -> inject::Options {
-    let mut options = inject::Options::of(program::configured(&config.ctk_path, "nvidia-cdi-hook"));
+    let mut options = inject::Options::new(program::configured(&config.ctk_path, "nvidia-cdi-hook"));
     options.groups = !config.features.no_additional_gids_for_device_nodes;
     if config.features.disable_cuda_compat_lib_hook {
-        options.hooks.without.push(HookName::EnableCudaCompat);
+        options.hooks.disabled.push(HookName::EnableCudaCompat);
     }
-    // `@` says that the program is the host's, which for a CDI hook it always is.
+    // `@` means the host's program. For a CDI hook, it always is the host's.
     options.hooks.ldconfig = config.cli.ldconfig.strip_prefix('@').map(PathBuf::from);
     options
 }
 
-/// Edits from the host's files. A GPU without a file is generated on the spot, unless mode `cdi` was configured.
-fn from_files(
+/// Edits from the host's CDI files. Generates edits for GPUs without a file, unless the mode is `cdi`.
+fn cdi_file_edits(
     names: &[QualifiedName],
     mode: Mode,
     request: &Request,
     config: &Config,
     log: &mut Log,
 ) -> Result<ContainerEdits, ModeError> {
-    let whole_drivers: Vec<&QualifiedName> = names.iter().filter(|name| brings_the_driver(name)).collect();
-    let narrowed = !whole_drivers.is_empty() && request.capabilities.and(Capabilities::WHOLE) != Capabilities::WHOLE;
-    let could_be_described = mode != Mode::Cdi && names.iter().all(is_gpu);
-    let on_the_spot = |why: String, log: &mut Log| {
+    let with_driver: Vec<&QualifiedName> = names.iter().filter(|name| includes_driver(name)).collect();
+    let is_limited = !with_driver.is_empty() && request.capabilities.and(Capabilities::WHOLE) != Capabilities::WHOLE;
+    let can_generate = mode != Mode::Cdi && names.iter().all(is_gpu);
+    let generate = |why: String, log: &mut Log| {
         log.warning(&format!("{why}: describing it on the spot"));
         let words: Vec<String> = names.iter().map(|name| name.device().to_owned()).collect();
-        on_the_spot(&words, request, config, log)
+        jit_edits(&words, request, config, log)
     };
-    if narrowed && could_be_described {
-        return on_the_spot(format!("the container may have {} alone", request.capabilities), log);
+    if is_limited && can_generate {
+        return generate(format!("the container may have {} alone", request.capabilities), log);
     }
     let registry = Registry::read(&config.runtime.cdi_spec_dirs);
     let edits = match registry.edits(names) {
-        Err(error @ Unresolvable::Unknown { .. }) if could_be_described => return on_the_spot(error.to_string(), log),
+        Err(error @ ResolveError::Unknown { .. }) if can_generate => return generate(error.to_string(), log),
         other => other.map_err(Box::new)?,
     };
-    if narrowed {
+    if is_limited {
         return Err(ModeError::Whole { names: request.devices.join(", "), allowed: request.capabilities });
     }
-    check_terms(conditions_by_name(&whole_drivers, request, config), config, log)?;
-    let limits = HookName::ApplyCudaMemoryLimits.word();
+    apply_strictness(check_requirements_by_name(&with_driver, request, config), config, log)?;
+    let limits = HookName::ApplyCudaMemoryLimits.kebab_name();
     let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| *word == limits || word == "all");
     if request.memory.is_some() && !left_out() {
-        // Each, for itself: files of several makings can be in use together.
-        for name in whole_drivers {
+        // Check each device, because several tools may have written the files.
+        for name in with_driver {
             let own = registry.edits(std::slice::from_ref(name)).map_err(Box::new)?;
             if !own.hooks.iter().any(|hook| hook.args.contains(&limits)) {
                 return Err(ModeError::Memory(
@@ -312,36 +314,35 @@ fn from_files(
             }
         }
     }
-    match missing(&edits) {
+    match missing_host_path(&edits) {
         Some(path) => Err(ModeError::Stale(path)),
         None => Ok(edits),
     }
 }
 
-/// Checks the image's conditions for GPUs of a file. For `all`, and for a device that the driver does not know by that name, every GPU is
-/// checked.
-fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Config) -> Result<(), ModeError> {
+/// Checks the image's requirements for GPUs of a file. For a device name that the driver does not know, checks every GPU.
+fn check_requirements_by_name(names: &[&QualifiedName], request: &Request, config: &Config) -> Result<(), ModeError> {
     if names.is_empty() || request.requirements.is_empty() {
         return Ok(());
     }
     let driver = driver(config)?;
     let words: Vec<String> = names.iter().map(|name| name.device().to_owned()).collect();
     let selection = driver.select(&words).or_else(|_| driver.select(&["all".to_owned()]))?;
-    conditions(request, &driver, &selection)
+    check_requirements(request, &driver, &selection)
 }
 
 /// Whether a device's file includes the driver.
-fn brings_the_driver(name: &QualifiedName) -> bool {
-    name.is_nvidias() && !WITHOUT_DRIVER.contains(&name.kind().class())
+fn includes_driver(name: &QualifiedName) -> bool {
+    name.is_nvidia() && !WITHOUT_DRIVER.contains(&name.kind().class())
 }
 
 fn is_gpu(name: &QualifiedName) -> bool {
     (name.kind().vendor(), name.kind().class()) == ("nvidia.com", "gpu")
 }
 
-/// Adds the prestart hook, its nodes, and the parts that it does not handle: links to display nodes, GPUDirect and the like, and CUDA's
-/// compatibility libraries in mode `hook`.
-fn by_hook(
+/// Adds the prestart hook, its nodes, and edits that the hook does not make: links to display nodes, extra devices such as GPUDirect, and
+/// CUDA's compatibility libraries in mode `hook`.
+fn legacy_edits(
     spec: &Spec,
     words: &[String],
     request: &Request,
@@ -352,15 +353,15 @@ fn by_hook(
     let selection = driver.select(words)?;
     let options = options(config);
     let nodes = driver.nodes(&selection, request.capabilities);
-    let mut edits = inject::nodes(&driver, selection.gpus.iter().copied(), nodes, &options);
-    cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
-    extras(&driver, request, &options, &mut edits, log);
-    in_full(&mut edits);
+    let mut edits = inject::nodes_and_links(&driver, selection.gpus.iter().copied(), nodes, &options);
+    cdi::registry::append(&mut edits, &inject::device_nodes(imex_and_mig_nodes(&driver, request), &options));
+    append_extras(&driver, request, &options, &mut edits, log);
+    fill_types(&mut edits);
     let hooks = &options.hooks;
     if config.runtime.cuda_compat_mode == Some(CompatMode::Hook) && hooks.has(HookName::EnableCudaCompat) {
         edits.hooks.extend(hooks.cuda_compat(&driver.version));
-        // The prestart hook has written the loader's cache already, without what this one finds.
-        edits.hooks.extend(hooks.ldcache_again());
+        // The prestart hook has already written the loader's cache, without these libraries.
+        edits.hooks.extend(hooks.refresh_ldcache());
     }
     if !spec.has_prestart_hook(&HOOK_NAMES) {
         let path = program::configured(&config.hook.path, HOOK_NAMES[0]);
@@ -374,16 +375,16 @@ fn by_hook(
     Ok(edits)
 }
 
-pub(super) fn missing(edits: &ContainerEdits) -> Option<PathBuf> {
-    let nodes = edits.device_nodes.iter().filter(|node| !is_complete(node)).map(host_of);
+pub(super) fn missing_host_path(edits: &ContainerEdits) -> Option<PathBuf> {
+    let nodes = edits.device_nodes.iter().filter(|node| !is_complete(node)).map(host_path);
     let mounts = edits.mounts.iter().filter(|mount| is_bind(mount)).map(|mount| mount.host_path.as_str());
-    // A program of `startContainer` is the container's.
+    // A `startContainer` hook's program is in the container.
     let hooks = edits.hooks.iter().filter(|hook| hook.hook_name != "startContainer").map(|hook| hook.path.as_str());
-    let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
-    nodes.chain(mounts).chain(hooks).find(|path| !there(path)).map(PathBuf::from)
+    let exists = |path: &str| Path::new(path).symlink_metadata().is_ok();
+    nodes.chain(mounts).chain(hooks).find(|path| !exists(path)).map(PathBuf::from)
 }
 
-/// Whether the runtime makes the node from the file's words alone.
+/// Whether the runtime can create the node without the host's node.
 fn is_complete(node: &DeviceNode) -> bool {
     match node.kind.as_deref() {
         None | Some("") => false,
@@ -392,12 +393,12 @@ fn is_complete(node: &DeviceNode) -> bool {
     }
 }
 
-/// Whether a file or directory of the host is mounted, and no file system in memory.
+/// Whether it mounts a file or directory of the host.
 fn is_bind(mount: &Mount) -> bool {
     matches!(mount.kind.as_deref(), None | Some("" | "bind" | "none"))
 }
 
-fn host_of(node: &DeviceNode) -> &str {
+fn host_path(node: &DeviceNode) -> &str {
     node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
 }
 
@@ -410,7 +411,7 @@ mod tests {
         for (hook_name, expected) in [("startContainer", None), ("createRuntime", Some(PathBuf::from("/in/the/image")))]
         {
             let hook = Hook { hook_name: hook_name.into(), path: "/in/the/image".into(), ..Hook::default() };
-            assert_eq!(missing(&ContainerEdits { hooks: vec![hook], ..ContainerEdits::default() }), expected);
+            assert_eq!(missing_host_path(&ContainerEdits { hooks: vec![hook], ..ContainerEdits::default() }), expected);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Applies edits to a specification's tree.
 //!
-//! Source: CDI 1.1.0, "OCI edits", and the order of its own library. One part is left out on purpose: that library's newest release adds
-//! `idmap` to mounts of containers with a user namespace. Present runtimes refuse it, and the driver's files need no mapping: all
-//! users may read them.
+//! Source: CDI 1.1.0, "OCI edits", and the order of its library. Deliberate difference: that library's newest release adds `idmap` to
+//! mounts of containers with a user namespace. Current runtimes refuse it, and the driver's files need no mapping: all users may
+//! read them.
 
 use super::error::EditError;
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
@@ -34,10 +34,10 @@ pub fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> 
     if let Some(rdt) = &edits.intel_rdt {
         object(tree, &["linux"])?.insert("intelRdt".into(), rdt.clone());
     }
-    // Zero means "not set", or the group that a container's process has anyway: CDI skips it.
+    // CDI skips group 0: it means "not set".
     for gid in edits.additional_gids.iter().filter(|gid| **gid != 0) {
         let gids = list(tree, &["process", "user", "additionalGids"])?;
-        if !gids.iter().any(|there| there.as_u64() == Some((*gid).into())) {
+        if !gids.iter().any(|existing| existing.as_u64() == Some((*gid).into())) {
             gids.push(json!(gid));
         }
     }
@@ -50,10 +50,12 @@ fn env(tree: &mut Value, text: &str) -> Result<(), EditError> {
         _ => return Err(invalid(text, "a variable is written NAME=value")),
     };
     let all = list(tree, &["process", "env"])?;
-    let same = |there: &Value| there.as_str().and_then(|there| there.split_once('=')).is_some_and(|(n, _)| n == name);
-    // Of several with one name the last one counts.
-    match all.iter_mut().rev().find(|there| same(there)) {
-        Some(there) => *there = json!(text),
+    let same = |existing: &Value| {
+        existing.as_str().and_then(|existing| existing.split_once('=')).is_some_and(|(n, _)| n == name)
+    };
+    // The last variable of a name counts.
+    match all.iter_mut().rev().find(|existing| same(existing)) {
+        Some(existing) => *existing = json!(text),
         None => all.push(json!(text)),
     }
     Ok(())
@@ -66,7 +68,7 @@ fn device(tree: &mut Value, node: &DeviceNode) -> Result<(), EditError> {
     if node.kind.as_deref().is_some_and(|kind| !["", "c", "b", "u", "p"].contains(&kind)) {
         return Err(invalid(&node.path, "its type is none of c, b, u and p"));
     }
-    // -1 would be the device cgroup's word for "any".
+    // -1 would mean "any" in the device cgroup.
     if node.major.is_some_and(|major| major < 0) || node.minor.is_some_and(|minor| minor < 0) {
         return Err(invalid(&node.path, "a device's number is not negative"));
     }
@@ -93,12 +95,12 @@ fn device(tree: &mut Value, node: &DeviceNode) -> Result<(), EditError> {
     let optional = [("fileMode", filled.mode.map(u64::from)), ("uid", uid), ("gid", gid)];
     entry.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
     let devices = list(tree, &["linux", "devices"])?;
-    devices.retain(|there| there.get("path").and_then(Value::as_str) != Some(&node.path));
+    devices.retain(|existing| existing.get("path").and_then(Value::as_str) != Some(&node.path));
     devices.push(Value::Object(entry));
 
     if let (Some((major, minor)), "c" | "b") = (filled.numbers, filled.kind.as_str()) {
         let rule = json!({"allow": true, "type": filled.kind, "major": major, "minor": minor, "access": access});
-        // Always last: a rule that was there before may have been followed by one that denies.
+        // Always append: an equal earlier rule may be followed by a denying one.
         list(tree, &["linux", "resources", "devices"])?.push(rule);
     }
     Ok(())
@@ -119,7 +121,7 @@ fn mount(tree: &mut Value, one: &Mount) -> Result<(), EditError> {
         return Err(invalid(&format!("the mount '{}'", one.container_path), "a mount needs two paths"));
     }
     let mounts = list(tree, &["mounts"])?;
-    mounts.retain(|there| there.get("destination").and_then(Value::as_str) != Some(&one.container_path));
+    mounts.retain(|existing| existing.get("destination").and_then(Value::as_str) != Some(&one.container_path));
     let mut entry = Map::new();
     entry.insert("destination".into(), json!(one.container_path));
     if let Some(kind) = one.kind.as_deref().filter(|kind| !kind.is_empty()) {
@@ -133,15 +135,14 @@ fn mount(tree: &mut Value, one: &Mount) -> Result<(), EditError> {
     Ok(())
 }
 
-/// Puts mounts with fewer parts in their destination first, so that none hides one that was made before it; equals keep
-/// their order.
+/// Sorts mounts by the depth of their destination, so that a mount does not hide an earlier one. The sort is stable.
 fn sort_mounts(tree: &mut Value) -> Result<(), EditError> {
     let mounts = list(tree, &["mounts"])?;
     mounts.sort_by_cached_key(|mount| depth(mount.get("destination").and_then(Value::as_str).unwrap_or_default()));
     Ok(())
 }
 
-/// How many slashes a path has once it is written without `.`, `..`, and doubled or trailing slashes.
+/// The number of slashes in a path after removing `.`, `..`, and double or trailing slashes.
 fn depth(path: &str) -> usize {
     let mut parts = 0usize;
     for part in path.split('/') {
@@ -179,7 +180,7 @@ fn hook(tree: &mut Value, one: &Hook) -> Result<(), EditError> {
     Ok(())
 }
 
-/// The object at a place, made when it is missing or null.
+/// The object at a path. Created if it is missing or null.
 fn object<'a>(tree: &'a mut Value, keys: &[&str]) -> Result<&'a mut Map<String, Value>, EditError> {
     let mut here = as_object(tree, &[])?;
     for (depth, key) in keys.iter().enumerate() {
@@ -196,7 +197,7 @@ fn as_object<'a>(value: &'a mut Value, keys: &[&str]) -> Result<&'a mut Map<Stri
     value.as_object_mut().ok_or_else(|| EditError::Malformed { at: keys.join("."), expected: "an object" })
 }
 
-/// The list at a place, made when it is missing or null, as Go writes an empty one.
+/// The list at a path. Created if it is missing or null. (Go writes an empty list as null.)
 fn list<'a>(tree: &'a mut Value, keys: &[&str]) -> Result<&'a mut Vec<Value>, EditError> {
     let (last, parents) = keys.split_last().expect("a list has a name");
     let here = object(tree, parents)?.entry(*last).or_insert(Value::Null);
@@ -212,48 +213,48 @@ fn invalid(subject: &str, why: &'static str) -> EditError {
 
 type Numbers = (i64, i64);
 
-pub(super) struct Filled {
+pub(super) struct FilledDevice {
     pub(super) kind: String,
     pub(super) numbers: Option<Numbers>,
     pub(super) mode: Option<u32>,
 }
 
-/// Fills in what an edit leaves out. A device that names its type and numbers need not be on the host.
-pub(super) fn fill(node: &DeviceNode) -> Result<Filled, EditError> {
+/// Fills in missing properties from the host's node. A device with a type and numbers need not exist on the host.
+pub(super) fn fill(node: &DeviceNode) -> Result<FilledDevice, EditError> {
     let kind = node.kind.as_deref().filter(|kind| !kind.is_empty());
-    // No device has major number 0: CDI's own programs write it for "not set".
+    // Major number 0 means "not set": CDI's programs write it so.
     let numbers = node.major.filter(|major| *major != 0).map(|major| (major, node.minor.unwrap_or(0)));
     let path = node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path);
-    let found = look(Path::new(path));
-    // Runtimes open a node without a mode to all users, whatever the host's is.
+    let found = stat_device(Path::new(path));
+    // Use the host's mode: runtimes would open a node without a mode to all users.
     let mode = node.file_mode.or(found.as_ref().ok().map(|found| found.mode));
     let (kind, numbers) = match (kind, numbers) {
         (Some("p"), _) => ("p", None),
         (Some(kind), Some(numbers)) => (kind, Some(numbers)),
         (kind, numbers) => {
             let found = found?;
-            // OCI's "u" is a character device, too.
+            // OCI's "u" is also a character device.
             if kind.is_some_and(|kind| kind != found.kind && !(kind == "u" && found.kind == "c")) {
                 let expected = format!("of type '{}'", kind.unwrap_or_default());
-                return Err(EditError::NotThatDevice { path: path.into(), found: name(found.kind), expected });
+                return Err(EditError::WrongDevice { path: path.into(), found: kind_name(found.kind), expected });
             }
             (kind.unwrap_or(found.kind), numbers.or(found.numbers).filter(|_| found.kind != "p"))
         }
     };
-    Ok(Filled { kind: kind.into(), numbers, mode })
+    Ok(FilledDevice { kind: kind.into(), numbers, mode })
 }
 
-struct Found {
+struct HostDevice {
     kind: &'static str,
     numbers: Option<Numbers>,
     mode: u32,
 }
 
-fn look(path: &Path) -> Result<Found, EditError> {
+fn stat_device(path: &Path) -> Result<HostDevice, EditError> {
     let meta = path.symlink_metadata().map_err(|error| EditError::Node(path.into(), error))?;
     let kind = meta.file_type();
     let numbers = (rustix::fs::major(meta.rdev()).into(), rustix::fs::minor(meta.rdev()).into());
-    let other = |found| EditError::NotThatDevice { path: PathBuf::from(path), found, expected: "a device".into() };
+    let other = |found| EditError::WrongDevice { path: PathBuf::from(path), found, expected: "a device".into() };
     let (kind, numbers) = match () {
         () if kind.is_char_device() => ("c", Some(numbers)),
         () if kind.is_block_device() => ("b", Some(numbers)),
@@ -262,10 +263,10 @@ fn look(path: &Path) -> Result<Found, EditError> {
         () if kind.is_symlink() => return Err(other("a symbolic link")),
         () => return Err(other("a file")),
     };
-    Ok(Found { kind, numbers, mode: meta.mode() & 0o777 })
+    Ok(HostDevice { kind, numbers, mode: meta.mode() & 0o777 })
 }
 
-fn name(kind: &str) -> &'static str {
+fn kind_name(kind: &str) -> &'static str {
     match kind {
         "c" => "a character device",
         "b" => "a block device",

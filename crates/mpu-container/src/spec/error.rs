@@ -15,9 +15,9 @@ pub enum EditError {
     },
     #[error("{subject} is no valid edit: {why}")]
     Invalid { subject: String, why: &'static str },
-    /// The node on the host that a device is to be like cannot be looked at.
+    /// Cannot stat the device's node on the host.
     #[error("cannot look at the device {}", .0.display())]
     Node(PathBuf, #[source] io::Error),
     #[error("{} is {found}, not {expected}", path.display())]
-    NotThatDevice { path: PathBuf, found: &'static str, expected: String },
+    WrongDevice { path: PathBuf, found: &'static str, expected: String },
 }

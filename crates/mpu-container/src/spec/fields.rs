@@ -1,13 +1,12 @@
 //! Normalizes the case of a specification's field names, such as `Process`.
 //!
-//! Go's decoder in runc and NVIDIA's wrapper ignores the case. A reader by exact names would miss such a field, and a writer would add a
-//! second one.
+//! Go's decoder in runc and NVIDIA's wrapper ignores the case. Otherwise we would miss such a field, or add a second one.
 //!
-//! Source: Go's `encoding/json`, `Unmarshal`. Of a duplicate field, objects are merged, and of other values the later one counts.
+//! Source: Go's `encoding/json`, `Unmarshal`. It merges objects of duplicate fields. Of other duplicates, the last one counts.
 
 use serde_json::Value;
 
-/// Fields whose objects, or lists of objects, have fields that we read or write.
+/// Fields with objects, or lists of objects, whose fields we read or write.
 #[rustfmt::skip]
 const WITH_FIELDS: &[&str] = &[
     "args", "capabilities", "createContainer", "createRuntime", "devices", "hooks", "linux", "mounts", "namespaces",
@@ -15,7 +14,7 @@ const WITH_FIELDS: &[&str] = &[
     "user",
 ];
 
-/// The other fields that we read or write. The keys of a map, as of annotations, are no fields.
+/// Other fields that we read or write. Keys of maps, such as annotations, are not fields.
 #[rustfmt::skip]
 const FIELDS: &[&str] = &[
     "access", "action", "additionalGids", "allow", "annotations", "architectures", "bounding", "defaultAction", "destination",
@@ -24,24 +23,24 @@ const FIELDS: &[&str] = &[
     "valueTwo",
 ];
 
-/// Gives known fields the specification's own names, wherever they stand.
-pub(super) fn rename(value: &mut Value) {
+/// Gives these fields the specification's names, at any depth.
+pub(super) fn normalize_names(value: &mut Value) {
     match value {
-        Value::Array(list) => list.iter_mut().for_each(rename),
+        Value::Array(list) => list.iter_mut().for_each(normalize_names),
         Value::Object(fields) => {
-            if fields.keys().any(|key| named(key) != key) {
+            if fields.keys().any(|key| canonical_name(key) != key) {
                 for (key, value) in std::mem::take(fields) {
-                    merge(fields.entry(named(&key).to_owned()).or_insert(Value::Null), value);
+                    merge(fields.entry(canonical_name(&key).to_owned()).or_insert(Value::Null), value);
                 }
             }
-            let deeper = fields.iter_mut().filter(|(key, _)| WITH_FIELDS.contains(&key.as_str()));
-            deeper.for_each(|(_, value)| rename(value));
+            let nested = fields.iter_mut().filter(|(key, _)| WITH_FIELDS.contains(&key.as_str()));
+            nested.for_each(|(_, value)| normalize_names(value));
         }
         _ => {}
     }
 }
 
-fn named(key: &str) -> &str {
+fn canonical_name(key: &str) -> &str {
     WITH_FIELDS.iter().chain(FIELDS).find(|name| name.eq_ignore_ascii_case(key)).map_or(key, |name| name)
 }
 

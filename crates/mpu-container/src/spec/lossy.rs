@@ -1,30 +1,30 @@
-//! Reads specifications that our tree cannot represent, to find a request in them. The result must never be stored.
+//! Reads specifications that `serde_json` refuses, to find a request in them. The result must never be stored.
 //!
-//! Runtimes accept invalid UTF-8, lone surrogates, very deep nesting, and text behind the value. Here these parts are replaced.
+//! Runtimes accept invalid UTF-8, lone surrogates, very deep nesting, and text after the value. Here these parts are replaced or ignored.
 //!
-//! Source: Go's `encoding/json`, by which runc reads: it replaces both kinds of letters by U+FFFD.
+//! Source: Go's `encoding/json` in runc. It replaces invalid UTF-8 and lone surrogates by U+FFFD.
 
 use serde_json::Value;
 
-/// What lies deeper is replaced by `null`. Nothing that we ask for lies below the fifth level.
-const DEEPEST: usize = 64;
+/// Deeper values are replaced by `null`. Requests are at most five levels deep.
+const MAX_DEPTH: usize = 64;
 
-/// The tree of a text's first value, in which some letters and values are replaced; none if it is no JSON all the same.
+/// Parses the first value of a text after these replacements. None if it still is not JSON.
 pub(super) fn read(text: &[u8]) -> Option<Value> {
-    let text = flatten(&whole_letters(&String::from_utf8_lossy(text)));
-    // Only the first value is read, by Go's `Decoder` and so by runc.
+    let text = limit_depth(&replace_lone_surrogates(&String::from_utf8_lossy(text)));
+    // As Go's `Decoder` in runc, reads only the first value.
     serde_json::Deserializer::from_str(&text).into_iter().next()?.ok()
 }
 
-/// The text without halves of surrogate pairs.
-fn whole_letters(text: &str) -> String {
+/// Replaces lone surrogates by U+FFFD.
+fn replace_lone_surrogates(text: &str) -> String {
     let mut whole = String::with_capacity(text.len());
     let mut rest = text;
-    // A backslash stands in strings alone, and with the letter behind it: taken in pairs, none begins in another.
+    // A backslash occurs only in strings. Skip it with the next character, so that an escaped backslash starts no escape.
     while let Some((before, escape)) = rest.find('\\').map(|at| rest.split_at(at)) {
         whole.push_str(before);
-        let length = match (half(escape), escape.get(6..).and_then(half)) {
-            (Some(Half::First), Some(Half::Second)) => 12,
+        let length = match (surrogate(escape), escape.get(6..).and_then(surrogate)) {
+            (Some(Surrogate::High), Some(Surrogate::Low)) => 12,
             (Some(_), _) => {
                 whole.push('\u{fffd}');
                 rest = &escape[6..];
@@ -39,46 +39,46 @@ fn whole_letters(text: &str) -> String {
     whole + rest
 }
 
-enum Half {
-    First,
-    Second,
+enum Surrogate {
+    High,
+    Low,
 }
 
-/// The half that a text begins with, as `\ud83d`.
-fn half(text: &str) -> Option<Half> {
+/// The surrogate at the start of a text, such as `\ud83d`.
+fn surrogate(text: &str) -> Option<Surrogate> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     match u16::from_str_radix(digits, 16).ok()? {
-        0xd800..=0xdbff => Some(Half::First),
-        0xdc00..=0xdfff => Some(Half::Second),
+        0xd800..=0xdbff => Some(Surrogate::High),
+        0xdc00..=0xdfff => Some(Surrogate::Low),
         _ => None,
     }
 }
 
-/// The text without the values that lie deeper than [`DEEPEST`].
-fn flatten(text: &str) -> String {
+/// Replaces values deeper than [`MAX_DEPTH`] by `null`.
+fn limit_depth(text: &str) -> String {
     let mut flat = String::with_capacity(text.len());
-    let (mut depth, mut within, mut escaped) = (0usize, false, false);
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for letter in text.chars() {
-        let opens = !within && matches!(letter, '[' | '{');
-        let closes = !within && matches!(letter, ']' | '}');
+        let opens = !in_string && matches!(letter, '[' | '{');
+        let closes = !in_string && matches!(letter, ']' | '}');
         if closes {
             depth = depth.saturating_sub(1);
         }
-        if depth < DEEPEST {
-            if opens && depth + 1 == DEEPEST {
+        if depth < MAX_DEPTH {
+            if opens && depth + 1 == MAX_DEPTH {
                 flat.push_str("null");
-            } else if !(closes && depth + 1 == DEEPEST) {
+            } else if !(closes && depth + 1 == MAX_DEPTH) {
                 flat.push(letter);
             }
         }
         if opens {
             depth += 1;
         }
-        (within, escaped) = match letter {
-            _ if escaped => (within, false),
-            '\\' => (within, within),
-            '"' => (!within, false),
-            _ => (within, false),
+        (in_string, escaped) = match letter {
+            _ if escaped => (in_string, false),
+            '\\' => (in_string, in_string),
+            '"' => (!in_string, false),
+            _ => (in_string, false),
         };
     }
     flat

@@ -1,4 +1,4 @@
-//! A bundle's `config.json`: read, edited as a tree, and put back whole.
+//! Reads, edits and atomically replaces a bundle's `config.json`.
 //!
 //! Source: OCI runtime specification 1.2, `config.md`.
 
@@ -24,17 +24,16 @@ use crate::text_file;
 pub use apply::apply as edit;
 pub use error::EditError;
 
-/// The largest `config.json` that is read. Engines write some ten kilobytes; the kernel limits what an environment can be
-/// to a few megabytes.
-pub const LIMIT: u64 = 16 << 20;
+/// Limit of a `config.json`. Engines write some ten kilobytes. The kernel limits an environment to a few megabytes.
+pub const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub struct Spec {
     path: PathBuf,
-    /// Of the file: mode and owner are kept.
+    /// The file's mode and owner, which are kept.
     meta: fs::Metadata,
     tree: Value,
-    /// Why the tree differs from the file. Then it can be read, but never stored.
+    /// Why the tree differs from the file. Such a tree must not be stored.
     lossy: Option<serde_json::Error>,
 }
 
@@ -42,7 +41,7 @@ pub struct Spec {
 pub enum SpecError {
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    #[error("{} is larger than {} MiB, which no container's configuration is", .0.display(), LIMIT >> 20)]
+    #[error("{} is larger than {} MiB, which no container's configuration is", .0.display(), MAX_BYTES >> 20)]
     TooLarge(PathBuf),
     #[error("{} is not JSON", .0.display())]
     NotJson(PathBuf, #[source] serde_json::Error),
@@ -55,16 +54,16 @@ pub enum SpecError {
 }
 
 impl Spec {
-    /// Reads the specification of the bundle in a directory. One that we cannot represent (invalid UTF-8, too deep nesting, text behind its
-    /// end) can be read for the container's request, but must reach the runtime unchanged.
+    /// Reads a bundle's specification. If we cannot represent it (invalid UTF-8, too deep nesting, text after its end), it can be read for
+    /// the container's request, but must reach the runtime unchanged.
     pub fn load(bundle: &Path) -> Result<Spec, SpecError> {
         let named = bundle.join("config.json");
         let read = |error| SpecError::Read(named.clone(), error);
-        // A link is followed here and once, so that the rename replaces the file and not the link.
+        // Resolve a link here, so that the rename replaces the file and not the link.
         let path = fs::canonicalize(&named).map_err(read)?;
         let file = text_file::open_regular(&path).map_err(read)?;
         let meta = file.metadata().map_err(read)?;
-        let text = file::read_all(file, LIMIT).map_err(|error| match error.kind() {
+        let text = file::read_all(file, MAX_BYTES).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => SpecError::TooLarge(path.clone()),
             _ => read(error),
         })?;
@@ -78,7 +77,7 @@ impl Spec {
         if !tree.is_object() {
             return Err(SpecError::NotAnObject(path));
         }
-        fields::rename(&mut tree);
+        fields::normalize_names(&mut tree);
         Ok(Spec { path, meta, tree, lossy })
     }
 
@@ -97,13 +96,13 @@ impl Spec {
     pub fn remove_prestart_hooks(&mut self, names: &[&str]) -> bool {
         let Some(Value::Array(hooks)) = self.tree.pointer_mut("/hooks/prestart") else { return false };
         let before = hooks.len();
-        hooks.retain(|hook| !is_called(hook, names));
+        hooks.retain(|hook| !has_program_name(hook, names));
         hooks.len() != before
     }
 
     pub fn has_prestart_hook(&self, names: &[&str]) -> bool {
         let hooks = self.tree.pointer("/hooks/prestart").and_then(Value::as_array);
-        hooks.is_some_and(|hooks| hooks.iter().any(|hook| is_called(hook, names)))
+        hooks.is_some_and(|hooks| hooks.iter().any(|hook| has_program_name(hook, names)))
     }
 
     /// Replaces the file atomically, with the same mode and owner. Without fsync: a bundle lives no longer than its container.
@@ -128,8 +127,8 @@ impl Spec {
     }
 }
 
-/// By the program's file name, or by the name that it is called by: one executable can have many names.
-fn is_called(hook: &Value, names: &[&str]) -> bool {
+/// Whether a hook's path or first argument has one of these file names.
+fn has_program_name(hook: &Value, names: &[&str]) -> bool {
     let words = [hook.get("path"), hook.pointer("/args/0")].into_iter().flatten().filter_map(Value::as_str);
     words.filter_map(|word| Path::new(word).file_name()).any(|program| names.iter().any(|name| program == *name))
 }

@@ -46,7 +46,7 @@ fn variable_replaces_the_last_of_its_name() {
 }
 
 #[test]
-fn device_stands_in_list_and_in_cgroup() {
+fn device_gets_node_and_cgroup_rule() {
     let node = |path: &str, permissions: Option<&str>| DeviceNode {
         path: path.into(),
         host_path: Some("/dev/null".into()),
@@ -159,27 +159,27 @@ fn refused_edit_names_place_and_reason() {
         ("{}", device("/dev/n", "/dev/nope", None), "cannot look at the device /dev/nope"),
         ("{}", hook, "the hook 'preStart' is no valid edit: OCI has no hook of that name"),
     ];
-    for (text, edits, says) in cases {
+    for (text, edits, expected) in cases {
         let dir = bundle(text);
-        assert_eq!(Spec::load(dir.path()).unwrap().apply(&edits).unwrap_err().to_string(), says, "{text}");
+        assert_eq!(Spec::load(dir.path()).unwrap().apply(&edits).unwrap_err().to_string(), expected, "{text}");
     }
 }
 
 #[test]
 fn invalid_specification_is_left_alone() {
     let deep = "[".repeat(1000);
-    for (text, says) in
+    for (text, expected) in
         [("", "is not JSON"), ("{\"a\":1", "is not JSON"), ("[1]", "is not a JSON object"), (&deep, "is not JSON")]
     {
         let dir = bundle(text);
         let error = Spec::load(dir.path()).unwrap_err().to_string();
-        assert!(error.ends_with(says), "{error}");
+        assert!(error.ends_with(expected), "{error}");
         assert_eq!(fs::read_to_string(dir.path().join("config.json")).unwrap(), text);
     }
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(Spec::load(dir.path()), Err(SpecError::Read(..))));
     let file = fs::File::create(dir.path().join("config.json")).unwrap();
-    file.set_len(LIMIT + 1).unwrap();
+    file.set_len(MAX_BYTES + 1).unwrap();
     assert!(matches!(Spec::load(dir.path()), Err(SpecError::TooLarge(_))));
     fs::remove_file(dir.path().join("config.json")).unwrap();
     fs::create_dir(dir.path().join("config.json")).unwrap();
@@ -214,7 +214,7 @@ fn mode_owner_and_link_to_file_are_kept() {
         std::os::unix::fs::chown(&real, Some(12), Some(34)).unwrap();
     }
     let inode = fs::metadata(&real).unwrap().ino();
-    // A file that an earlier process of our number left behind is not in the way.
+    // A temporary file of an earlier process with the same PID does not matter.
     fs::write(dir.path().join(format!(".config.json.{}", std::process::id())), "old").unwrap();
     Spec::load(dir.path()).unwrap().store().unwrap();
     let meta = fs::metadata(&real).unwrap();
@@ -227,7 +227,7 @@ fn mode_owner_and_link_to_file_are_kept() {
 }
 
 #[test]
-fn hooks_are_known_by_their_programs_name() {
+fn hooks_are_found_by_program_name() {
     let dir = bundle(
         r#"{"hooks":{"prestart":[{"path":"/usr/bin/nvidia-container-runtime-hook"},{"path":"/x/other"},{"path":7}]}}"#,
     );
@@ -257,9 +257,9 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever the specification is, edits succeed or name what is wrong; what they do not concern stays.
+    /// For any specification, edits succeed or return an error. Other fields stay unchanged.
     #[test]
-    fn any_tree_is_edited_or_refused(tree in any_json(), pick in 0u8..64) {
+    fn edit_of_any_tree_keeps_other_fields(tree in any_json(), pick in 0u8..64) {
         let bit = |n: u8| pick & (1 << n) != 0;
         let edits = ContainerEdits {
             env: if bit(0) { vec!["A=1".into()] } else { vec![] },
@@ -279,14 +279,14 @@ proptest! {
         }
     }
 
-    /// Reading and writing without an edit keeps every key, its place, and every number.
+    /// Reading and writing without an edit keeps every key, the order, and every number.
     #[test]
-    fn tree_is_written_as_it_was_read(tree in any_json()) {
+    fn unedited_tree_round_trips(tree in any_json()) {
         let text = json!({ "x": tree }).to_string();
         prop_assert_eq!(edited(&text, &ContainerEdits::default()), text);
     }
 
-    /// Any bytes: an answer, never a panic.
+    /// Reading any bytes never panics.
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A bundle for real runtimes: a base specification and a root made of busybox.
+//! A bundle for real runtimes: a base specification and a root file system of busybox.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,7 +24,7 @@ pub fn make_root(root: &Path, busybox: &Path) {
 }
 
 /// A specification that both runtimes take.
-pub fn base() -> Value {
+pub fn base_spec() -> Value {
     let names = ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID"];
     json!({
         "ociVersion": "1.0.2",
@@ -47,7 +47,7 @@ pub fn base() -> Value {
     })
 }
 
-pub fn found(program: &str) -> Option<PathBuf> {
+pub fn find_in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
 }

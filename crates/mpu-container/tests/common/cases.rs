@@ -1,5 +1,5 @@
-//! Cases as data. A TOML file has a table `usual` with what every case has that says nothing else, a table per case, named by it, and
-//! `[[rows]]`: a case with `$1`, `$2`, … in it, and `cases`, a list of rows, each a name (`$0`) and what stands in their places.
+//! Reads cases from TOML files. A file has a table `usual` with defaults for all cases, one table per case (its key is the name), and
+//! `[[rows]]`: a template with placeholders `$1`, `$2`, … and a list `cases` of rows, each with a name (`$0`) and the values.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,11 @@ pub fn read(file: &str, text: &str) -> BTreeMap<String, Map<String, Value>> {
         for row in list(rows).into_iter().map(list) {
             let (name, case) = (row[0].as_str().expect("a name"), fill(&table, &row));
             let text = case.to_string();
-            let is_place = |pair: &[u8]| pair[0] == b'$' && pair[1].is_ascii_digit();
-            assert!(!text.as_bytes().windows(2).any(is_place), "{file}: {name} is a row with too few values: {text}");
+            let is_placeholder = |pair: &[u8]| pair[0] == b'$' && pair[1].is_ascii_digit();
+            assert!(
+                !text.as_bytes().windows(2).any(is_placeholder),
+                "{file}: {name} is a row with too few values: {text}"
+            );
             add(name, &case);
         }
     }
@@ -38,18 +41,18 @@ pub fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// A template with a row's values in it. A text that is one place alone may become any value.
+/// Fills a row's values into a template. A string that is only a placeholder may become any value.
 fn fill(template: &Value, row: &[Value]) -> Value {
-    let places = || row.iter().enumerate().map(|(at, value)| (format!("${at}"), value));
+    let placeholders = || row.iter().enumerate().map(|(at, value)| (format!("${at}"), value));
     let text = |text: &str| {
-        let fill = |text: String, (place, value): (String, &Value)| {
-            text.replace(&place, value.as_str().filter(|_| text.contains(&place)).unwrap_or(&place))
+        let fill = |text: String, (placeholder, value): (String, &Value)| {
+            text.replace(&placeholder, value.as_str().filter(|_| text.contains(&placeholder)).unwrap_or(&placeholder))
         };
-        places().fold(text.to_owned(), fill)
+        placeholders().fold(text.to_owned(), fill)
     };
     match template {
-        Value::String(template) => places()
-            .find(|(place, _)| place == template)
+        Value::String(template) => placeholders()
+            .find(|(placeholder, _)| placeholder == template)
             .map_or_else(|| text(template).into(), |(_, value)| value.clone()),
         Value::Array(values) => values.iter().map(|value| fill(value, row)).collect(),
         Value::Object(map) => map.iter().map(|(key, value)| (text(key), fill(value, row))).collect(),

@@ -1,6 +1,6 @@
-//! A host made up in a folder: what its driver says of itself, its files, and device nodes where a case needs them.
+//! A fake host in a directory: the driver's procfs files, its libraries, and device nodes if a case needs them.
 //!
-//! The executable reads the facts of a driver below the driver's root if it finds them there, so that nothing stands in for anything.
+//! The executable reads the driver's procfs files below the driver's root if they exist there, so no function is mocked.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,15 +10,15 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::fake_library::library;
 
-/// The release that a host has unless another is named.
+/// The default release of the driver.
 pub const RELEASE: &str = "580.159.04";
 
-/// What `$L` is.
+/// The library directory, `$L` in cases.
 pub fn libraries() -> String {
     format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)
 }
 
-/// The driver's libraries: one of each capability, and the sonames that loaders know them by.
+/// The driver's libraries with their sonames: at least one for each capability.
 const LIBRARIES: &[(&str, &str)] = &[
     ("libnvidia-ml", "libnvidia-ml.so.1"),
     ("libnvidia-cfg", "libnvidia-cfg.so.1"),
@@ -54,7 +54,7 @@ const BUSES: [&str; 4] = ["0000:1b:00.0", "0000:43:00.0", "0000:9b:00.0", "0001:
 /// A device node below `/dev`: name, major, minor.
 type Node = (&'static str, u32, u32);
 
-/// The nodes that a word brings.
+/// The device nodes of a feature.
 const NODES: &[(&str, &[Node])] = &[
     ("gds", &[("nvidia-fs0", 500, 0), ("nvidia-fs1", 500, 1)]),
     ("gdrcopy", &[("gdrdrv", 501, 0)]),
@@ -74,18 +74,18 @@ const NODES: &[(&str, &[Node])] = &[
     ),
 ];
 
-/// Makes a host below `root`. The words change it: `gpus=N`, `release=X`, `no-driver`, `no-libraries`, `only-cuda`, `lib32`, `lib64` (the
-/// folder of RPM distributions), `drm`, `mig` (GPU 1 is divided), `mig-caps`, `excluded` (GPU 0 is), those of the table of nodes, and
-/// `closed`: not all users may open these.
+/// Creates a host below `root` with these features: `gpus=N`, `release=X`, `no-driver`, `no-libraries`, `only-cuda`, `lib32`, `lib64` (the
+/// library directory of RPM distributions), `drm`, `mig` (GPU 1 has MIG devices), `mig-caps`, `excluded` (GPU 0 is excluded), the features
+/// of [`NODES`], and `closed` (mode 0660 for these nodes).
 ///
 /// # Errors
-/// Why this machine cannot have such a host.
-pub fn make(root: &Path, words: &[String]) -> Result<(), String> {
-    let has = |word: &str| words.iter().any(|known| known == word);
-    let value = |key: &str| words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+/// The reason why this machine cannot create such a host.
+pub fn make(root: &Path, features: &[String]) -> Result<(), String> {
+    let has = |word: &str| features.iter().any(|feature| feature == word);
+    let value = |key: &str| features.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
     let release = value("release").unwrap_or(RELEASE);
     let gpus = value("gpus").map_or(2, |count| count.parse().expect("a number"));
-    // There, whatever else: so that the facts are looked for here.
+    // Always created: the executable then looks for procfs files below this root.
     fs::create_dir_all(root.join("proc/driver/nvidia/gpus")).expect("a folder");
     write(
         root,
@@ -93,7 +93,7 @@ pub fn make(root: &Path, words: &[String]) -> Result<(), String> {
         "Character devices:\n  1 mem\n195 nvidia\n195 nvidia-modeset\n195 nvidiactl\n234 nvidia-caps\n\
         236 nvidia-caps-imex-channels\n510 nvidia-uvm\n\nBlock devices:\n  8 sd\n",
     );
-    // So that nodes are looked for here as well, whatever this machine has in its own /dev.
+    // The executable then also looks for nodes below this root, and not in this machine's /dev.
     write(root, "dev/nvidiactl", "");
     if has("no-driver") {
         return Ok(());

@@ -91,7 +91,7 @@ fn unprivileged_call_skips_cgroups_and_modules() {
 }
 
 #[test]
-fn without_mount_setattr_mounts_are_restricted() {
+fn mounts_are_restricted_without_mount_setattr() {
     let Some(host) = TestHost::new() else { return };
     // Before Linux 5.12 there is no mount_setattr.
     let old = "strace -f -o trace -e trace=mount_setattr -e inject=mount_setattr:error=ENOSYS";

@@ -54,7 +54,7 @@ fn links_at_every_mount_point_stay_inside() {
 }
 
 #[test]
-fn hosts_root_is_no_container() {
+fn host_root_is_refused_as_container() {
     let Some(host) = TestHost::new() else { return };
     let magic = "it leads through a process's own link in /proc";
     for (root, why) in [
@@ -98,7 +98,7 @@ fn with_shared_volume(host: &TestHost, folder: &str, options: &str) -> std::proc
 }
 
 #[test]
-fn shared_volume_takes_no_mount_to_host() {
+fn shared_volume_gets_no_mounts() {
     let Some(host) = TestHost::new() else { return };
     let done = with_shared_volume(&host, "etc/nvidia", "--graphics");
     let error = String::from_utf8_lossy(&done.stderr);

@@ -6,7 +6,7 @@ use crate::test_host::{MOUNTS, TestHost};
 use std::path::PathBuf;
 
 #[test]
-fn lxcs_hook_gives_unprivileged_container_its_gpu() {
+fn lxc_hook_gives_unprivileged_container_its_gpu() {
     let Some(host) = TestHost::new() else { return };
     let hook = std::env::var_os("MPU_LXC_HOOK").map_or("/usr/share/lxc/hooks/nvidia".into(), PathBuf::from);
     if !hook.is_file() {

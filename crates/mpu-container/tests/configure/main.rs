@@ -140,7 +140,7 @@ fn second_configure_run_is_idempotent() {
 }
 
 #[test]
-fn process_is_entered_and_its_hosts_mounts_stay() {
+fn configure_by_pid_keeps_host_mounts() {
     let Some(host) = host() else { return };
     let seen = host.output_of(&format!(
         r#"

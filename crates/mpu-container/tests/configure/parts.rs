@@ -21,7 +21,7 @@ fn divide(host: &TestHost) {
 }
 
 #[test]
-fn mig_device_brings_its_leave_and_no_other() {
+fn mig_device_brings_only_its_capabilities() {
     let Some(host) = TestHost::new() else { return };
     divide(&host);
     let listed = host.output_of("cli list --device=1:0");
@@ -68,7 +68,7 @@ fn mig_config_brings_all_capabilities() {
 }
 
 #[test]
-fn imex_channels_are_made_and_brought() {
+fn imex_channels_are_created_and_mounted() {
     let Some(host) = TestHost::new() else { return };
     let refused = host.script("mounts; cli configure --utility --no-cgroups --imex-channel=0 $PWD/ct");
     let error = String::from_utf8_lossy(&refused.stderr);
@@ -87,7 +87,7 @@ fn imex_channels_are_made_and_brought() {
 }
 
 #[test]
-fn missing_nodes_are_made_when_asked() {
+fn load_kmods_creates_missing_nodes() {
     let Some(host) = TestHost::new() else { return };
     for name in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
         host.write(&format!("host/sys/module/{name}/x"), "");
@@ -106,7 +106,7 @@ fn missing_nodes_are_made_when_asked() {
 }
 
 #[test]
-fn graphics_shows_egl_gpus_asked_for() {
+fn graphics_profile_lists_requested_gpus() {
     let Some(host) = TestHost::new() else { return };
     let seen = host.output_of(
         "mounts; cli configure --graphics --no-cgroups --device=1 $PWD/ct
@@ -116,7 +116,7 @@ fn graphics_shows_egl_gpus_asked_for() {
 }
 
 #[test]
-fn images_newer_cuda_comes_into_use_as_asked() {
+fn compat_mode_selects_image_cuda() {
     let Some(host) = TestHost::new() else { return };
     let newer = "libcuda.so.590.44.01";
     // What the loader takes: the first in its cache, and where that leads.
@@ -152,7 +152,7 @@ fn unmet_requirement_is_refused_before_mounting() {
 }
 
 #[test]
-fn without_device_binds_there_are_no_nodes() {
+fn no_devbind_mounts_no_nodes() {
     let Some(host) = TestHost::new() else { return };
     let seen =
         host.output_of(&format!("mounts; cli {CONFIGURE} --no-devbind $PWD/ct; ls ct/dev; ls ct/{}", libraries()));

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::bundle::base;
+use crate::bundle::base_spec;
 use crate::host;
 
 /// A host with two GPUs, the wrapper, and a bundle.
@@ -21,7 +21,7 @@ impl Host {
         }
         host::make(&host.at("driver"), &[]).unwrap();
         host.configure("true", "auto", "");
-        host.ask(&[]);
+        host.write_spec_with_env(&[]);
         host
     }
 
@@ -45,15 +45,15 @@ impl Host {
     }
 
     /// Writes a specification whose environment has these variables; an odd one, so that rewriting it would show.
-    pub fn ask(&self, env: &[&str]) {
-        let mut spec = base();
+    pub fn write_spec_with_env(&self, env: &[&str]) {
+        let mut spec = base_spec();
         spec["process"]["env"] = json!(["PATH=/bin"]);
         spec["process"]["env"].as_array_mut().unwrap().extend(env.iter().map(|text| json!(text)));
         spec["x-unknown"] = json!({"z": 1.5, "a": []});
-        self.set(&spec);
+        self.write_spec(&spec);
     }
 
-    pub fn set(&self, spec: &Value) {
+    pub fn write_spec(&self, spec: &Value) {
         self.write("bundle/config.json", &format!(" {}\n\n", serde_json::to_string_pretty(spec).unwrap()));
     }
 

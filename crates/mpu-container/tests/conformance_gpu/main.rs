@@ -15,19 +15,19 @@ mod fake_host;
 mod fake_library;
 #[path = "../common/host.rs"]
 mod host;
-#[path = "../common/life.rs"]
-mod life;
+#[path = "../common/lifecycle.rs"]
+mod lifecycle;
 mod refresh;
-use bundle::{base, found, make_root};
+use bundle::{base_spec, find_in_path, make_root};
 use fake_host::{Host, paths};
-use life::live;
+use lifecycle::run_lifecycle;
 
 #[test]
 fn legacy_mode_twice_adds_one_hook() {
     let host = Host::new();
     for name in ["nvidia-container-runtime.legacy", "nvidia-container-runtime"] {
         host.configure("true", if name.ends_with("legacy") { "auto" } else { "legacy" }, "");
-        host.ask(&["NVIDIA_VISIBLE_DEVICES=all"]);
+        host.write_spec_with_env(&["NVIDIA_VISIBLE_DEVICES=all"]);
         for _ in 0..2 {
             assert!(host.call(name, &["create", "id"]).status.success());
             let spec = host.spec();
@@ -38,7 +38,7 @@ fn legacy_mode_twice_adds_one_hook() {
             assert_eq!(program, fs::canonicalize(env!("CARGO_BIN_EXE_mpu-container")).unwrap());
             assert!(paths(&spec).contains(&"/dev/nvidia1"));
             assert!(spec["process"]["env"].as_array().unwrap().contains(&json!("NVIDIA_VISIBLE_DEVICES=all")));
-            assert!(spec.get("mounts").is_some_and(|mounts| mounts == &base()["mounts"]), "the hook's business");
+            assert!(spec.get("mounts").is_some_and(|mounts| mounts == &base_spec()["mounts"]), "the hook's business");
         }
     }
 }
@@ -70,15 +70,15 @@ fn real_container_has_nodes() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: not root, who alone can make device nodes");
     }
-    let Some(busybox) = found("busybox") else { return eprintln!("skipped: no busybox for a container's root") };
+    let Some(busybox) = find_in_path("busybox") else { return eprintln!("skipped: no busybox for a container's root") };
     for runtime in ["runc", "crun"] {
-        let Some(path) = found(runtime) else {
+        let Some(path) = find_in_path(runtime) else {
             eprintln!("skipped: no {runtime}");
             continue;
         };
         let host = Host::new();
         host.configure(path.to_str().unwrap(), "auto", "");
-        host.ask(&["NVIDIA_VISIBLE_DEVICES=1"]);
+        host.write_spec_with_env(&["NVIDIA_VISIBLE_DEVICES=1"]);
         make_root(&host.at("bundle/rootfs"), &busybox);
         let mut spec = host.spec();
         spec["process"]["args"] = json!([
@@ -86,8 +86,8 @@ fn real_container_has_nodes() {
             "-c",
             "stat -c '%n %t %T' /dev/nvidia*; echo $NVIDIA_VISIBLE_DEVICES; cat /dev/nvidiactl; ls /usr/lib/*"
         ]);
-        host.set(&spec);
-        let output = live(&host.at(""), &format!("gpu-{runtime}"), "");
+        host.write_spec(&spec);
+        let output = run_lifecycle(&host.at(""), &format!("gpu-{runtime}"), "");
         let seen = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         for line in
             ["/dev/nvidia1 c3 1", "/dev/nvidiactl c3 ff", "void", "No such device or address", "libcuda.so.580.159.04"]

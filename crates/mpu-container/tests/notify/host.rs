@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::bundle::{base, found, make_root};
-use crate::life::live;
+use crate::bundle::{base_spec, find_in_path, make_root};
+use crate::lifecycle::run_lifecycle;
 use crate::listener::{Engine, build_caller};
 
 /// A folder with the wrapper, a configuration, and a bundle.
@@ -18,20 +18,20 @@ pub struct Host {
 }
 
 /// Result of a container's run.
-pub struct Ran {
+pub struct RunResult {
     /// What its program, the wrapper and the runtime wrote.
     pub output: String,
     /// Whether it was created and started, and the script succeeded.
-    pub ok: bool,
+    pub succeeded: bool,
     /// Its specification as the runtime had it.
     pub spec: Value,
     pub log: String,
 }
 
-impl Ran {
+impl RunResult {
     /// Checks that the container ran with exactly this output, and that the wrapper's log has these words.
     pub fn check(&self, lines: &[String], log: &str) {
-        assert!(self.ok, "{}", self.output);
+        assert!(self.succeeded, "{}", self.output);
         let output: Vec<&str> = self.output.lines().filter(|line| !line.contains("level=")).collect();
         assert_eq!(output, lines, "{}", self.output);
         assert!(self.log.contains(log), "{log}: {}", self.log);
@@ -40,16 +40,18 @@ impl Ran {
 
 impl Host {
     /// With each runtime that is there.
-    pub fn each(mut claim: impl FnMut(&Host)) {
+    pub fn each(mut test: impl FnMut(&Host)) {
         if !rustix::process::geteuid().is_root() {
             return println!("skipped: not root, who alone can make containers with every namespace");
         }
-        let Some(busybox) = found("busybox") else { return println!("skipped: no busybox for a container's root") };
-        if found("cc").is_none() {
+        let Some(busybox) = find_in_path("busybox") else {
+            return println!("skipped: no busybox for a container's root");
+        };
+        if find_in_path("cc").is_none() {
             return println!("skipped: no cc for the program that calls");
         }
         for runtime in ["runc", "crun"] {
-            let Some(low) = found(runtime) else {
+            let Some(low) = find_in_path(runtime) else {
                 println!("skipped: no {runtime}");
                 continue;
             };
@@ -59,8 +61,8 @@ impl Host {
             symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at("nvidia-container-runtime")).unwrap();
             host.configure(&low, "");
             fs::create_dir(host.at("cdi")).unwrap();
-            host.describe(json!({"path": "/dev/nvidiactl", "hostPath": "/dev/null"}));
-            claim(&host);
+            host.write_cdi_file(json!({"path": "/dev/nvidiactl", "hostPath": "/dev/null"}));
+            test(&host);
         }
     }
 
@@ -78,7 +80,7 @@ impl Host {
         fs::write(self.at("config.toml"), text).unwrap();
     }
 
-    pub fn describe(&self, node: Value) {
+    pub fn write_cdi_file(&self, node: Value) {
         let file = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
             "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]});
         fs::write(self.at("cdi/nvidia.json"), file.to_string()).unwrap();
@@ -91,7 +93,7 @@ impl Host {
 
     /// A container whose program is the caller with these words, as an engine describes it.
     pub fn spec(&self, words: &[&str]) -> Value {
-        let mut spec = base();
+        let mut spec = base_spec();
         spec["process"]["args"] = [&["caller"], words].concat().into();
         spec["process"]["env"] = json!(["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=0"]);
         spec["x-unknown"] = json!({"z": 1.50});
@@ -99,13 +101,13 @@ impl Host {
     }
 
     /// Creates, starts, does what the script says, waits for the end, deletes.
-    pub fn live(&self, spec: &Value, script: &str) -> Ran {
+    pub fn run(&self, spec: &Value, script: &str) -> RunResult {
         fs::write(self.at("bundle/config.json"), spec.to_string()).unwrap();
         let _ = fs::remove_file(self.at("debug.log"));
-        let output = live(self.dir.path(), &self.name(), script);
-        Ran {
+        let output = run_lifecycle(self.dir.path(), &self.name(), script);
+        RunResult {
             output: String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
-            ok: output.status.success(),
+            succeeded: output.status.success(),
             spec: serde_json::from_slice(&fs::read(self.at("bundle/config.json")).unwrap()).unwrap(),
             log: fs::read_to_string(self.at("debug.log")).unwrap_or_default(),
         }

@@ -18,10 +18,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::Value;
 
-use crate::sys::{self, Answer};
+use crate::sys::{self, Response};
 
 /// The answer to RM controls: "Invalid cross-device link".
-pub const ANSWER: i32 = libc::EXDEV;
+pub const ENGINE_ERRNO: i32 = libc::EXDEV;
 
 /// Builds the program that calls (`caller.c`), static.
 pub fn build_caller(at: &Path) {
@@ -41,7 +41,7 @@ struct Record {
 /// A socket with an engine behind it, for as long as the value lives.
 pub struct Engine {
     path: PathBuf,
-    seen: Arc<Mutex<Record>>,
+    record: Arc<Mutex<Record>>,
 }
 
 impl Engine {
@@ -49,32 +49,32 @@ impl Engine {
         let _ = fs::remove_file(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         let socket = UnixListener::bind(path).expect("a socket");
-        let seen = Arc::new(Mutex::new(Record::default()));
-        let all = seen.clone();
+        let record = Arc::new(Mutex::new(Record::default()));
+        let shared = record.clone();
         std::thread::spawn(move || {
             for stream in socket.incoming() {
-                let all = all.clone();
-                std::thread::spawn(move || serve(&stream.expect("a connection"), &all));
+                let shared = shared.clone();
+                std::thread::spawn(move || serve(&stream.expect("a connection"), &shared));
             }
         });
-        Engine { path: path.into(), seen }
+        Engine { path: path.into(), record }
     }
 
     /// What runtimes have sent, in its order.
     pub fn containers(&self) -> Vec<Value> {
-        self.seen.lock().expect("no panic").containers.clone()
+        self.record.lock().expect("no panic").containers.clone()
     }
 
     /// Containers and the requests that they made.
     pub fn calls(&self) -> Vec<(String, u64)> {
-        self.seen.lock().expect("no panic").calls.clone()
+        self.record.lock().expect("no panic").calls.clone()
     }
 
     /// How many connections brought nothing; the wrapper's do. Waits for the first.
     pub fn probes(&self) -> usize {
         let began = Instant::now();
         loop {
-            let probes = self.seen.lock().expect("no panic").probes;
+            let probes = self.record.lock().expect("no panic").probes;
             if probes > 0 || began.elapsed() > Duration::from_secs(60) {
                 return probes;
             }
@@ -90,30 +90,30 @@ impl Drop for Engine {
     }
 }
 
-fn serve(stream: &UnixStream, seen: &Mutex<Record>) {
+fn serve(stream: &UnixStream, record: &Mutex<Record>) {
     let Some((state, listener)) = receive(stream) else {
-        seen.lock().expect("no panic").probes += 1;
+        record.lock().expect("no panic").probes += 1;
         return;
     };
     let id = state["state"]["id"].as_str().expect("a container's name").to_owned();
-    seen.lock().expect("no panic").containers.push(state);
+    record.lock().expect("no panic").containers.push(state);
     loop {
         let mut wait = [PollFd::new(&listener, PollFlags::IN)];
         if poll(&mut wait, None).is_err() || !wait[0].revents().contains(PollFlags::IN) {
             // No process is left to call.
             return;
         }
-        let Ok(call) = sys::take(&listener) else { continue };
-        seen.lock().expect("no panic").calls.push((id.clone(), call.request));
-        let answer = if call.request & 0xff == 0x2a { Answer::Error(ANSWER) } else { Answer::PassOn };
+        let Ok(call) = sys::receive(&listener) else { continue };
+        record.lock().expect("no panic").calls.push((id.clone(), call.request));
+        let response = if call.request & 0xff == 0x2a { Response::Error(ENGINE_ERRNO) } else { Response::Continue };
         // A caller that was killed meanwhile wants no answer.
-        let _ = sys::answer(&listener, &call, answer);
+        let _ = sys::respond(&listener, &call, response);
     }
 }
 
 /// One message with one descriptor; none if the other side leaves without.
 fn receive(stream: &UnixStream) -> Option<(Value, OwnedFd)> {
-    let (mut text, mut found) = (Vec::new(), None);
+    let (mut text, mut descriptor) = (Vec::new(), None);
     loop {
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -121,17 +121,17 @@ fn receive(stream: &UnixStream) -> Option<(Value, OwnedFd)> {
         let received =
             recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
         for message in control.drain() {
-            let RecvAncillaryMessage::ScmRights(all) = message else { continue };
-            for one in all {
-                assert!(found.replace(one).is_none(), "one descriptor");
+            let RecvAncillaryMessage::ScmRights(descriptors) = message else { continue };
+            for one in descriptors {
+                assert!(descriptor.replace(one).is_none(), "one descriptor");
             }
         }
         text.extend_from_slice(&bytes[..received.bytes]);
-        if let (Ok(state), Some(_)) = (serde_json::from_slice(&text), &found) {
-            return Some((state, found?));
+        if let (Ok(state), Some(_)) = (serde_json::from_slice(&text), &descriptor) {
+            return Some((state, descriptor?));
         }
         if received.bytes == 0 {
-            assert!(text.is_empty() && found.is_none(), "half a message: {}", String::from_utf8_lossy(&text));
+            assert!(text.is_empty() && descriptor.is_none(), "half a message: {}", String::from_utf8_lossy(&text));
             return None;
         }
     }

@@ -7,8 +7,8 @@
 #[path = "../common/bundle.rs"]
 mod bundle;
 mod host;
-#[path = "../common/life.rs"]
-mod life;
+#[path = "../common/lifecycle.rs"]
+mod lifecycle;
 mod listener;
 mod profiles;
 mod sys;
@@ -17,30 +17,30 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use bundle::found;
+use bundle::find_in_path;
 use host::Host;
-use listener::{ANSWER, Engine};
+use listener::{ENGINE_ERRNO, Engine};
 use profiles::{profiles, usual_profile};
 use serde_json::{Value, json};
 
 /// RM control in its usual form, as another type and direction, what fetches an event, and the wrapped form.
-const TOLD: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];
+const REQUESTS: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];
 
 /// Output of `caller call` for these requests: the engine answers its own, all others reach the file.
 fn intercepted() -> Vec<String> {
-    let of = |request: &u64| if request & 0xff == 0x2a { ANSWER } else { libc::EBADF };
-    TOLD.iter().map(|request| format!("{request:x} {}", of(request))).collect()
+    let of = |request: &u64| if request & 0xff == 0x2a { ENGINE_ERRNO } else { libc::EBADF };
+    REQUESTS.iter().map(|request| format!("{request:x} {}", of(request))).collect()
 }
 
 fn not_intercepted() -> Vec<String> {
-    TOLD.iter().map(|request| format!("{request:x} {}", libc::EBADF)).collect()
+    REQUESTS.iter().map(|request| format!("{request:x} {}", libc::EBADF)).collect()
 }
 
 fn call() -> Vec<String> {
-    [vec!["call".to_owned()], TOLD.iter().map(|request| format!("{request:x}")).collect()].concat()
+    [vec!["call".to_owned()], REQUESTS.iter().map(|request| format!("{request:x}")).collect()].concat()
 }
 
-fn words(all: &[String]) -> Vec<&str> {
+fn as_strs(all: &[String]) -> Vec<&str> {
     all.iter().map(String::as_str).collect()
 }
 
@@ -51,13 +51,13 @@ fn engine_receives_requests_under_every_profile() {
             for no_new_privileges in [true, false] {
                 let engine = host.engine();
                 let call = call();
-                let mut spec = host.spec(&words(&call));
+                let mut spec = host.spec(&as_strs(&call));
                 spec["linux"]["seccomp"] = profile.clone();
                 spec["process"]["noNewPrivileges"] = json!(no_new_privileges);
-                let ran = host.live(&spec, "");
-                ran.check(&intercepted(), "the notify engine receives the container's calls");
-                assert_eq!(engine.calls(), TOLD.map(|request| (host.name(), request)), "{} {name}", host.runtime);
-                assert_eq!(ran.spec["x-unknown"], spec["x-unknown"]);
+                let result = host.run(&spec, "");
+                result.check(&intercepted(), "the notify engine receives the container's calls");
+                assert_eq!(engine.calls(), REQUESTS.map(|request| (host.name(), request)), "{} {name}", host.runtime);
+                assert_eq!(result.spec["x-unknown"], spec["x-unknown"]);
                 let states = engine.containers();
                 assert_eq!(states.len(), 1, "{states:?}");
                 assert_eq!(states[0]["metadata"], "mpu");
@@ -75,22 +75,22 @@ fn other_ioctls_are_unchanged() {
             let engine = host.engine();
             let mut spec = host.spec(&["usual"]);
             spec["linux"]["seccomp"] = profile.clone();
-            let with = host.live(&spec, "");
+            let with = host.run(&spec, "");
             assert!(
-                with.ok && with.output.contains("FIONREAD 0 4\nTIOCGWINSZ -1 Inappropriate ioctl"),
+                with.succeeded && with.output.contains("FIONREAD 0 4\nTIOCGWINSZ -1 Inappropriate ioctl"),
                 "{name}: {}",
                 with.output
             );
             assert_eq!(with.output.contains("keyctl refused"), name != "none", "{}", with.output);
             spec["process"]["env"].as_array_mut().unwrap().push(json!("MPU_NOTIFY=off"));
-            assert_eq!(host.live(&spec, "").output, with.output, "{} {name}", host.runtime);
+            assert_eq!(host.run(&spec, "").output, with.output, "{} {name}", host.runtime);
             assert_eq!(engine.calls(), []);
             // All 2²² numbers and sizes, as libseccomp has put them into a program: one of them is answered, two passed on.
             spec = host.spec(&["sweep"]);
             spec["linux"]["seccomp"] = profile;
-            let swept = host.live(&spec, "");
+            let swept = host.run(&spec, "");
             swept.check(
-                &[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")],
+                &[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ENGINE_ERRNO}: 1")],
                 "receives the container's calls",
             );
             let calls: Vec<u64> = engine.calls().iter().map(|(_, request)| request & 0x3fff_00ff).collect();
@@ -111,36 +111,36 @@ fn user_namespace_calls_reach_engine() {
         // No runtime makes nodes in a user namespace: runtimes mount the host's, which has the same path there.
         let node = host.at("nvidiactl");
         assert!(Command::new("mknod").arg(&node).args(["c", "1", "3"]).status().unwrap().success());
-        host.describe(json!({"path": node}));
+        host.write_cdi_file(json!({"path": node}));
         for (name, profile) in profiles() {
             let engine = host.engine();
             let call = call();
-            let mut spec = host.spec(&words(&call));
+            let mut spec = host.spec(&as_strs(&call));
             spec["linux"]["seccomp"] = profile;
             spec["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "user"}));
             let mapping = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
             spec["linux"]["uidMappings"] = mapping.clone();
             spec["linux"]["gidMappings"] = mapping;
-            host.live(&spec, "").check(&intercepted(), "receives the container's calls");
-            assert_eq!(engine.calls().len(), TOLD.len(), "{} {name}", host.runtime);
+            host.run(&spec, "").check(&intercepted(), "receives the container's calls");
+            assert_eq!(engine.calls().len(), REQUESTS.len(), "{} {name}", host.runtime);
         }
     });
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_32_bit_program_is_no_way_round() {
+fn calls_of_32_bit_program_are_intercepted() {
     Host::each(|host| {
         for (name, profile) in profiles() {
             let engine = host.engine();
             let mut spec = host.spec(&["call32", "c020462a", "5413"]);
             spec["linux"]["seccomp"] = profile;
-            let ran = host.live(&spec, "");
-            if ran.output.is_empty() {
+            let result = host.run(&spec, "");
+            if result.output.is_empty() {
                 return println!("skipped: this kernel runs no 32-bit programs");
             }
-            ran.check(
-                &[format!("c020462a {ANSWER}"), format!("5413 {}", libc::EBADF)],
+            result.check(
+                &[format!("c020462a {ENGINE_ERRNO}"), format!("5413 {}", libc::EBADF)],
                 "receives the container's calls",
             );
             assert_eq!(engine.calls(), [(host.name(), 0xc020_462a)], "{} {name}", host.runtime);
@@ -153,7 +153,7 @@ fn excluded_container_starts_with_logged_reason() {
     Host::each(|host| {
         let call = call();
         let plain = |seccomp: Value| {
-            let mut spec = host.spec(&words(&call));
+            let mut spec = host.spec(&as_strs(&call));
             spec["linux"]["seccomp"] = seccomp;
             spec
         };
@@ -172,19 +172,19 @@ fn excluded_container_starts_with_logged_reason() {
             (plain(by_argument), "its seccomp profile decides about ioctl by argument"),
         ] {
             let engine = host.engine();
-            let ran = host.live(&spec, "");
-            ran.check(&not_intercepted(), &format!("the container starts without the notify engine: {why}"));
-            assert_eq!(ran.spec["linux"]["seccomp"], spec["linux"]["seccomp"], "{why}");
+            let result = host.run(&spec, "");
+            result.check(&not_intercepted(), &format!("the container starts without the notify engine: {why}"));
+            assert_eq!(result.spec["linux"]["seccomp"], spec["linux"]["seccomp"], "{why}");
             assert!(engine.containers().is_empty() && engine.calls().is_empty());
         }
         // No engine listens: neither before there was one, nor after.
         for _ in 0..2 {
-            let ran = host.live(&plain(usual_profile()), "");
-            ran.check(
+            let result = host.run(&plain(usual_profile()), "");
+            result.check(
                 &not_intercepted(),
                 "level=debug msg=\"the container starts without the notify engine: no engine listens at ",
             );
-            assert_eq!(ran.spec["linux"]["seccomp"], usual_profile());
+            assert_eq!(result.spec["linux"]["seccomp"], usual_profile());
             drop(host.engine());
         }
         // Another program's listener keeps its own requests.
@@ -192,16 +192,16 @@ fn excluded_container_starts_with_logged_reason() {
         let own_engine = host.engine();
         let mut profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": host.at("theirs.sock")});
         profile["syscalls"] = json!([{"names": ["ioctl"], "action": "SCMP_ACT_NOTIFY"}]);
-        let ran = host.live(&plain(profile), "");
-        ran.check(&intercepted(), "its seccomp profile has a listener of its own");
-        assert_eq!((other_engine.calls().len(), own_engine.calls().len()), (TOLD.len(), 0));
+        let result = host.run(&plain(profile), "");
+        result.check(&intercepted(), "its seccomp profile has a listener of its own");
+        assert_eq!((other_engine.calls().len(), own_engine.calls().len()), (REQUESTS.len(), 0));
     });
 }
 
 #[test]
-fn administrators_policy_counts() {
+fn notify_policy_is_applied() {
     Host::each(|host| {
-        let low = found(host.runtime).unwrap();
+        let low = find_in_path(host.runtime).unwrap();
         for (policy, variable, listens) in [
             ("notify = \"off\"", "MPU_NOTIFY=on", false),
             ("notify = \"opt-in\"", "MPU_NOTIFY=", false),
@@ -212,15 +212,15 @@ fn administrators_policy_counts() {
             let engine = host.engine();
             let mut spec = host.spec(&["call", "c020462a"]);
             spec["process"]["env"].as_array_mut().unwrap().push(json!(variable));
-            let ran = host.live(&spec, "");
-            let error = if listens { ANSWER } else { libc::EBADF };
-            ran.check(&[format!("c020462a {error}")], "the notify engine");
+            let result = host.run(&spec, "");
+            let error = if listens { ENGINE_ERRNO } else { libc::EBADF };
+            result.check(&[format!("c020462a {error}")], "the notify engine");
             assert_eq!(engine.calls().len(), usize::from(listens), "{policy} {variable}");
         }
         host.configure(&low, "notify = \"sometimes\"");
-        let ran = host.live(&host.spec(&["usual"]), "");
+        let result = host.run(&host.spec(&["usual"]), "");
         let message = "config.toml, line 9: mpu.notify: \"sometimes\" is none of on, opt-in, off, always";
-        assert!(!ran.ok && ran.output.contains(message), "{}", ran.output);
+        assert!(!result.succeeded && result.output.contains(message), "{}", result.output);
     });
 }
 
@@ -233,9 +233,13 @@ fn executed_programs_reach_engine() {
             let mut spec = host.spec(&["hold"]);
             spec["linux"]["seccomp"] = usual_profile();
             spec["process"]["noNewPrivileges"] = json!(no_new_privileges);
-            let ran = host.live(&spec, "r exec $C caller call c020462a; r exec $C caller call 5413; r kill $C KILL");
-            assert!(ran.ok, "{}", ran.output);
-            assert!(ran.output.contains(&format!("c020462a {ANSWER}\n5413 {}\n", libc::EBADF)), "{}", ran.output);
+            let result = host.run(&spec, "r exec $C caller call c020462a; r exec $C caller call 5413; r kill $C KILL");
+            assert!(result.succeeded, "{}", result.output);
+            assert!(
+                result.output.contains(&format!("c020462a {ENGINE_ERRNO}\n5413 {}\n", libc::EBADF)),
+                "{}",
+                result.output
+            );
             assert_eq!(engine.calls(), [(host.name(), 0xc020_462a)]);
             let states = engine.containers();
             assert_eq!(states.len(), 3, "{states:?}");
@@ -256,21 +260,21 @@ fn missing_socket_blocks_exec_only() {
             "rm {:?}; r exec $C caller call 5413 && echo executed; r kill $C KILL",
             host.at("run/listener.sock")
         );
-        let ran = host.live(&host.spec(&["hold"]), &gone);
-        assert!(ran.ok && !ran.output.contains("executed"), "{}", ran.output);
+        let result = host.run(&host.spec(&["hold"]), &gone);
+        assert!(result.succeeded && !result.output.contains("executed"), "{}", result.output);
         assert!(
-            ran.output.contains("No such file or directory") || ran.output.contains("no such file or directory"),
+            result.output.contains("No such file or directory") || result.output.contains("no such file or directory"),
             "{}",
-            ran.output
+            result.output
         );
         assert_eq!(engine.containers().len(), 1);
         // An engine on the way out still takes who comes in later, and no container that is made now.
         let engine = host.engine();
         let script = "touch ../run/retired; r exec $C caller call c020462a; r kill $C KILL";
-        let ran = host.live(&host.spec(&["hold"]), script);
-        assert!(ran.output.contains(&format!("c020462a {ANSWER}")), "{}", ran.output);
+        let result = host.run(&host.spec(&["hold"]), script);
+        assert!(result.output.contains(&format!("c020462a {ENGINE_ERRNO}")), "{}", result.output);
         assert_eq!(engine.containers().len(), 2);
-        host.live(&host.spec(&["call", "c020462a"]), "")
+        host.run(&host.spec(&["call", "c020462a"]), "")
             .check(&[format!("c020462a {}", libc::EBADF)], "takes no new container");
         assert_eq!(engine.containers().len(), 2);
     });

@@ -13,35 +13,35 @@ const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 const _: () = assert!(size_of::<libc::seccomp_notif>() == 0x50 && size_of::<libc::seccomp_notif_resp>() == 0x18);
 
 /// What becomes of a call.
-pub enum Answer {
+pub enum Response {
     /// The kernel makes it, as without a listener.
-    PassOn,
+    Continue,
     /// It fails with this number.
     Error(i32),
 }
 
 /// A call that waits for its answer.
-pub struct Waiting {
+pub struct Notification {
     id: u64,
     /// The request number of an `ioctl`.
     pub request: u64,
 }
 
 /// Takes the next call; waits until there is one.
-pub fn take(listener: impl AsFd) -> io::Result<Waiting> {
+pub fn receive(listener: impl AsFd) -> io::Result<Notification> {
     let zero = libc::seccomp_data { nr: 0, arch: 0, instruction_pointer: 0, args: [0; 6] };
     let mut call = libc::seccomp_notif { id: 0, pid: 0, flags: 0, data: zero };
     // SAFETY: the kernel writes one `seccomp_notif`, whose size is in the request number, to a value of that type.
     match unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), RECEIVE, &raw mut call) } {
-        0 => Ok(Waiting { id: call.id, request: call.data.args[1] }),
+        0 => Ok(Notification { id: call.id, request: call.data.args[1] }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-pub fn answer(listener: impl AsFd, call: &Waiting, answer: Answer) -> io::Result<()> {
-    let (error, flags) = match answer {
-        Answer::PassOn => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
-        Answer::Error(number) => (-number, 0),
+pub fn respond(listener: impl AsFd, call: &Notification, response: Response) -> io::Result<()> {
+    let (error, flags) = match response {
+        Response::Continue => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
+        Response::Error(number) => (-number, 0),
     };
     let mut reply = libc::seccomp_notif_resp { id: call.id, val: 0, error, flags };
     // SAFETY: the kernel reads one `seccomp_notif_resp`, whose size is in the request number, from a value of that type.

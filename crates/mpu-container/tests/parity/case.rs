@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::cases::{self, list};
 
-/// A case. In its texts `$W` is the folder of everything, `$D` the driver's root in it, `$L` the distribution's folder of libraries; the
+/// A case. In its strings, `$W` is the case's directory, `$D` the driver's root in it, and `$L` the distribution's library directory. The
 /// bundle is `$W/bundle`, and programs are in `$W/bin`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -15,58 +15,58 @@ pub struct Case {
     pub name: String,
 
     pub run: String,
-    /// Its arguments. `run` alone has the program and its arguments.
+    /// The arguments. Without this key, `run` has the program and its arguments.
     pub args: Vec<String>,
-    /// Its standard input; the default for hooks is the container's state.
+    /// Standard input; the default is the container's state.
     pub input: Option<String>,
-    /// Its environment, besides PATH and the configuration's place.
+    /// The environment, besides PATH, HOME and the path of config.toml.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// config.toml, besides the places of the driver, of CDI files and of the low-level runtime.
+    /// Lines of config.toml, besides the paths of the driver, the CDI files and the low-level runtime.
     #[serde(default, deserialize_with = "texts")]
     pub config: Vec<String>,
-    /// The host, in words (`host.rs`).
+    /// Features of the host (`host.rs`).
     #[serde(default, deserialize_with = "texts")]
     pub host: Vec<String>,
-    /// Files that are put somewhere: a text; `-> TARGET` for a link, `fifo` for a FIFO, and a path that ends in `/` for a folder.
+    /// Files to create: content, `-> TARGET` for a link, or `fifo` for a FIFO. A path that ends in `/` is a directory.
     #[serde(default)]
     pub put: BTreeMap<String, String>,
-    /// What the container's environment has, also several in one text with `; ` between them.
+    /// Variables of the container's environment; `; ` separates several in one string.
     #[serde(default, deserialize_with = "texts")]
     pub asks: Vec<String>,
     /// A change of config.json (a JSON merge patch).
     pub spec: Option<String>,
-    /// The whole config.json, in place of the usual one.
+    /// The whole config.json instead of the usual one.
     pub text: Option<String>,
-    /// The same in hexadecimal digits, for what is no text.
+    /// The whole config.json in hexadecimal digits, for invalid UTF-8.
     pub bytes: Option<String>,
 
-    /// The exit code. `fails`, `refused` (and `untouched`) and `misused` set it, and what standard error has in it.
+    /// The exit code. `fails`, `refused` and `misused` are short forms that set it and `says`; `refused` also sets `untouched`.
     #[serde(default)]
     pub exit: i32,
-    /// What standard error has in it. Here and in the next three, `not: TEXT` is what it has not.
+    /// Parts of standard error. Here and in `prints`, `has` and `left`, `not: TEXT` must be missing.
     #[serde(default, deserialize_with = "texts")]
     pub says: Vec<String>,
     /// Standard error stays empty.
     #[serde(default)]
     pub silent: bool,
-    /// What standard output has in it. Here and in `says`, `whole: TEXT` is all of it.
+    /// Parts of standard output. Here and in `says`, `whole: TEXT` is the complete output.
     #[serde(default, deserialize_with = "texts")]
     pub prints: Vec<String>,
-    /// Facts of the container's specification, or of a printed CDI file (`facts.rs`), or their first words. `*` is anything.
+    /// Facts of the container's specification or of a printed CDI file (`facts.rs`), or their first words. `*` matches any text.
     #[serde(default, deserialize_with = "texts")]
     pub has: Vec<String>,
-    /// What is in files afterwards: their parts; `gone` if there is none, `-> TARGET` for a link.
+    /// Parts of files after the run; `gone` for a missing file, `-> TARGET` for a link, `folder` for a directory.
     #[serde(default)]
     pub left: BTreeMap<String, Texts>,
-    /// All facts of a kind, by their second word, in their order.
+    /// The second words of all facts of a kind, in order.
     #[serde(default)]
     pub whole: BTreeMap<String, Vec<String>>,
-    /// config.json has not changed by a byte, and the low-level runtime was called as we were.
+    /// config.json has not changed by a byte, and after success the low-level runtime was called with our arguments.
     #[serde(default)]
     pub untouched: bool,
 
-    /// The name of the difference in the docs that this case shows.
+    /// The name of the documented difference that this case shows.
     pub differs: Option<String>,
 }
 
@@ -84,7 +84,7 @@ fn texts<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Er
     Texts::deserialize(from).map(|texts| texts.0)
 }
 
-/// Keys of cases that fail, with the exit code and whether the container is untouched; the value is what standard error has in it.
+/// Short keys of failing cases, with the exit code and whether the container is untouched. The value is part of standard error.
 const FAILURES: [(&str, i32, bool); 3] = [("fails", 1, false), ("refused", 1, true), ("misused", 2, false)];
 
 /// The cases of a file.
@@ -107,7 +107,7 @@ fn one(area: &str, name: String, mut table: Map<String, Value>) -> Case {
             table.extend([("exit".into(), exit.into()), ("untouched".into(), untouched.into()), ("says".into(), says)]);
         }
     }
-    // Words of a command line rarely have spaces in them.
+    // A string is split at spaces, because arguments rarely contain spaces.
     let words = |value: Value| match value {
         Value::String(line) => line.split_whitespace().map(Value::from).collect(),
         words => list(words),

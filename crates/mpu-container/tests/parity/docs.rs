@@ -1,4 +1,4 @@
-//! That the page of differences and the cases say the same.
+//! Checks that the documented differences and the cases with `differs` agree.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::{AREAS, cases_of};
 const PAGE: &str = include_str!("../../../../docs/container/README.md");
 const HEADING: &str = "## Where it differs";
 
-/// The names in the section: what is bold at the beginning of each item, which must go on with a reason.
+/// The names in the section: the bold text at the beginning of each item, which a reason must follow.
 fn named(page: &str) -> Vec<String> {
     let section = page.split_once(HEADING).unwrap_or_else(|| panic!("no section {HEADING:?}")).1;
     let section = section.split("\n## ").next().unwrap_or_default();
@@ -34,7 +34,7 @@ fn differences_in_docs_and_cases_agree() {
 }
 
 #[test]
-fn item_without_name_or_reason_is_refused() {
+fn difference_without_name_or_reason_is_refused() {
     let page = "## Where it differs\n\n- **A thing.** Because of a good\n  reason.\n- **B** because of another one.\n\n## x\n- y";
     assert_eq!(named(page), ["A thing", "B"]);
     for page in ["## Where it differs\n\n- A thing.\n", "## Where it differs\n\n- **A thing.** So.\n", "nothing"] {

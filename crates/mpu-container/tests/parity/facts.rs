@@ -1,9 +1,9 @@
-//! A container's specification, or a CDI file, as lines of facts: kind, subject and rest.
+//! Flattens a container's specification or a CDI file into lines of facts: kind, subject and rest.
 //!
 //! `node /dev/nvidia0 c 195:0 mode 666`, `rule c 195:0 rwm`, `mount DESTINATION from SOURCE with OPTIONS`, `env NAME=VALUE`,
 //! `hook NAME at STAGE ARGUMENTS`, `process PROGRAM at STAGE` for several hooks in one, `link PATH to TARGET`,
-//! `folder PATH`, `gid N`; `low ARGUMENTS` for the low-level runtime's call. A CDI
-//! file has `kind`, `version` and `device NAME` besides, and what belongs to a device begins with `NAME:`.
+//! `folder PATH`, `gid N`; `low ARGUMENTS` for the low-level runtime's call. A CDI file also has `kind`, `version` and `device NAME`. Facts
+//! of a device begin with `NAME:`.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub fn of_spec(spec: &Value) -> Vec<String> {
             node["major"],
             node["minor"],
             node["fileMode"].as_u64().unwrap_or_default(),
-            owner(node)
+            owner_suffix(node)
         ));
     }
     for rule in list(&linux["resources"]["devices"]).iter().filter(|rule| rule["allow"] == true) {
@@ -31,11 +31,11 @@ pub fn of_spec(spec: &Value) -> Vec<String> {
         ));
     }
     for mount in list(&spec["mounts"]) {
-        facts.push(mounted(text(&mount["destination"]), text(&mount["source"]), mount));
+        facts.push(mount_fact(text(&mount["destination"]), text(&mount["source"]), mount));
     }
     facts.extend(list(&spec["process"]["env"]).iter().map(|env| format!("env {}", text(env))));
     for (stage, hooks) in spec["hooks"].as_object().into_iter().flatten() {
-        list(hooks).iter().for_each(|hook| hooked(stage, hook, &mut facts));
+        list(hooks).iter().for_each(|hook| hook_facts(stage, hook, &mut facts));
     }
     facts.extend(list(&spec["process"]["user"]["additionalGids"]).iter().map(|gid| format!("gid {gid}")));
     facts
@@ -43,18 +43,18 @@ pub fn of_spec(spec: &Value) -> Vec<String> {
 
 pub fn of_cdi(spec: &Value) -> Vec<String> {
     let mut facts = vec![format!("kind {}", text(&spec["kind"])), format!("version {}", text(&spec["cdiVersion"]))];
-    edits(&spec["containerEdits"], &mut facts);
+    edit_facts(&spec["containerEdits"], &mut facts);
     for device in list(&spec["devices"]) {
         let name = text(&device["name"]);
         facts.push(format!("device {name}"));
         let mut own = Vec::new();
-        edits(&device["containerEdits"], &mut own);
+        edit_facts(&device["containerEdits"], &mut own);
         facts.extend(own.iter().map(|fact| format!("{name}: {fact}")));
     }
     facts
 }
 
-fn edits(edits: &Value, facts: &mut Vec<String>) {
+fn edit_facts(edits: &Value, facts: &mut Vec<String>) {
     for node in list(&edits["deviceNodes"]) {
         let from = node["hostPath"].as_str().map(|path| format!(" from {path}")).unwrap_or_default();
         facts.push(format!(
@@ -64,27 +64,27 @@ fn edits(edits: &Value, facts: &mut Vec<String>) {
             node["minor"],
             node["fileMode"].as_u64().unwrap_or_default(),
             text(&node["permissions"]),
-            owner(node)
+            owner_suffix(node)
         ));
     }
     for mount in list(&edits["mounts"]) {
-        facts.push(mounted(text(&mount["containerPath"]), text(&mount["hostPath"]), mount));
+        facts.push(mount_fact(text(&mount["containerPath"]), text(&mount["hostPath"]), mount));
     }
     facts.extend(list(&edits["env"]).iter().map(|env| format!("env {}", text(env))));
-    list(&edits["hooks"]).iter().for_each(|hook| hooked(text(&hook["hookName"]), hook, facts));
+    list(&edits["hooks"]).iter().for_each(|hook| hook_facts(text(&hook["hookName"]), hook, facts));
     facts.extend(list(&edits["additionalGids"]).iter().map(|gid| format!("gid {gid}")));
 }
 
-fn mounted(destination: &str, source: &str, mount: &Value) -> String {
+fn mount_fact(destination: &str, source: &str, mount: &Value) -> String {
     let options: Vec<&str> = list(&mount["options"]).iter().map(text).collect();
     format!("mount {destination} from {source} with {}", options.join(","))
 }
 
-fn owner(node: &Value) -> String {
+fn owner_suffix(node: &Value) -> String {
     ["uid", "gid"].iter().filter_map(|key| Some(format!(" {key} {}", node[key].as_u64()?))).collect()
 }
 
-fn hooked(stage: &str, hook: &Value, facts: &mut Vec<String>) {
+fn hook_facts(stage: &str, hook: &Value, facts: &mut Vec<String>) {
     let args: Vec<&str> = list(&hook["args"]).iter().map(text).collect();
     let rest = match args.as_slice() {
         ["nvidia-cdi-hook", rest @ ..] | ["nvidia-ctk", "hook", rest @ ..] => rest,
@@ -94,7 +94,7 @@ fn hooked(stage: &str, hook: &Value, facts: &mut Vec<String>) {
     let is_own = matches!(args.first(), Some(&("nvidia-cdi-hook" | "nvidia-ctk")));
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let program = match last(text(&hook["path"])) {
-        // Our executable goes by its first argument.
+        // Our executable is named after its first argument.
         program if program == "mpu-container" => last(args.first().unwrap_or(&"")),
         program => program,
     };
@@ -102,7 +102,7 @@ fn hooked(stage: &str, hook: &Value, facts: &mut Vec<String>) {
         facts.push(format!("process {program} at {stage}"));
         for words in hooks.split(|word| *word == "--") {
             let args: Vec<&str> = args[..args.len() - rest.len()].iter().chain(words).copied().collect();
-            hooked(stage, &serde_json::json!({ "path": hook["path"], "args": args }), facts);
+            hook_facts(stage, &serde_json::json!({ "path": hook["path"], "args": args }), facts);
         }
         return;
     }

@@ -1,13 +1,13 @@
 //! The parity suite: behaviour that users of NVIDIA's container toolkit (1.20) rely on, as data, run against the executable.
 //!
 //! A case has an input (program, arguments, container, fake host) and statements about the result. The cases are the TOML files in this
-//! folder, one for each area; `case` has the keys. A case with device nodes needs root and is skipped otherwise. Every statement is
+//! directory, one for each area; `case` has the keys. A case with device nodes needs root and is skipped otherwise. Every statement is
 //! also inverted, and must then fail.
 //!
-//! Where we differ from NVIDIA's on purpose, the case has `differs`: the difference's name in "Where it differs" of
+//! If we differ from NVIDIA's toolkit on purpose, the case has `differs`: the difference's name in "Where it differs" of
 //! `docs/container/README.md`, which has the reason.
 //!
-//! `MPU_CASE=WORDS cargo test -p mpu-container --test parity` runs only cases whose name has the words, and prints the result.
+//! `MPU_CASE=TEXT cargo test -p mpu-container --test parity` runs only cases whose name contains the text, and prints the result.
 
 mod case;
 #[path = "../common/cases.rs"]
@@ -23,8 +23,8 @@ mod run;
 
 use case::Case;
 
-/// The suite must not shrink below what was promised.
-const PROMISED: usize = 600;
+/// Minimum number of cases, so that the suite does not shrink unnoticed.
+const MIN_CASES: usize = 600;
 
 macro_rules! areas {
     ($($test:ident: $file:literal,)*) => {
@@ -58,11 +58,11 @@ fn cases_of(area: &str) -> Vec<Case> {
 }
 
 fn area(area: &str) {
-    let only = std::env::var("MPU_CASE").ok();
-    let mut wrong = Vec::new();
-    let mut played = 0;
+    let filter = std::env::var("MPU_CASE").ok();
+    let mut failures = Vec::new();
+    let mut run_count = 0;
     for case in cases_of(area) {
-        if only.as_ref().is_some_and(|words| !case.name.contains(words)) {
+        if filter.as_ref().is_some_and(|words| !case.name.contains(words)) {
             continue;
         }
         let outcome = match run::run(&case) {
@@ -72,22 +72,23 @@ fn area(area: &str) {
                 continue;
             }
         };
-        played += 1;
-        if only.is_some() {
+        run_count += 1;
+        if filter.is_some() {
             println!("{}: {outcome:#?}", case.name);
         }
-        let found = check::differences(&case, &outcome);
-        let turned = check::turned(&case).into_iter();
-        let deaf = turned.filter(|(_, turned)| found.is_empty() && check::differences(turned, &outcome).is_empty());
-        wrong.extend(deaf.map(|(what, _)| format!("{}: cannot fail: {what}", case.name)));
-        wrong.extend(found.iter().map(|what| format!("{}: {what}", case.name)));
+        let failed = check::differences(&case, &outcome);
+        let inverted = check::inverted(&case).into_iter();
+        let unfailing =
+            inverted.filter(|(_, inverted)| failed.is_empty() && check::differences(inverted, &outcome).is_empty());
+        failures.extend(unfailing.map(|(statement, _)| format!("{}: cannot fail: {statement}", case.name)));
+        failures.extend(failed.iter().map(|statement| format!("{}: {statement}", case.name)));
     }
-    println!("{area}: {played} cases");
-    assert!(wrong.is_empty(), "{} wrong:\n\n{}\n", wrong.len(), wrong.join("\n\n"));
+    println!("{area}: {run_count} cases");
+    assert!(failures.is_empty(), "{} wrong:\n\n{}\n", failures.len(), failures.join("\n\n"));
 }
 
 #[test]
-fn suite_is_whole() {
+fn every_case_file_is_listed() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
     for entry in std::fs::read_dir(folder).expect("the folder") {
         let path = entry.expect("an entry").path();
@@ -96,5 +97,5 @@ fn suite_is_whole() {
         assert!(known || path.extension().is_none_or(|end| end != "toml"), "{} is not played", path.display());
     }
     let cases: Vec<Case> = AREAS.iter().flat_map(|(area, _)| cases_of(area)).collect();
-    assert!(cases.len() >= PROMISED, "{} cases, and {PROMISED} were promised", cases.len());
+    assert!(cases.len() >= MIN_CASES, "{} cases, and {MIN_CASES} were promised", cases.len());
 }

@@ -1,4 +1,4 @@
-//! Runs a case: makes its host and its container in a folder, calls the program, and collects the result.
+//! Runs a case: creates its host and its container in a directory, runs the program, and collects the result.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,15 +14,15 @@ use crate::case::Case;
 use crate::cases::merge;
 use crate::{facts, host};
 
-/// A call that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit of a run.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Held to write a file and to start a process. A child that is forked meanwhile would have the file open until its exec, and nobody could
-/// execute the file (ETXTBSY).
+/// Held while a file is written or a process is forked. A child forked during a write has the file open until its exec; until then, an
+/// exec of that file fails with ETXTBSY.
 static WRITE_OR_FORK: Mutex<()> = Mutex::new(());
 
-/// Replaces runc and records its arguments.
-const LOW: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
+/// A script that replaces runc. It records its arguments and config.json.
+const RECORDER: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
 
 const NAMES: [&str; 10] = [
     "mpu-container",
@@ -37,28 +37,28 @@ const NAMES: [&str; 10] = [
     "nvidia-cdi-hook",
 ];
 
-/// What happened. Paths of the case's folder are written as cases write them.
+/// The result of a run. Paths below the case's directory are shortened to `$W`, `$D` and `$L`.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its exit code; a signal is a negative number, and none is a call that did not end.
+    /// The exit code; negative for a signal, `None` after the time limit.
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
     /// See `facts`.
     pub facts: Vec<String>,
-    /// Whether config.json is what it was, byte for byte.
-    pub same: bool,
-    /// What else is in the bundle than before.
-    pub litter: Vec<String>,
-    pub world: World,
+    /// Whether config.json is unchanged, byte for byte.
+    pub is_unchanged: bool,
+    /// New files in the bundle.
+    pub leftover_files: Vec<String>,
+    pub sandbox: Sandbox,
 }
 
-/// A case's folder; it goes with the value.
+/// A case's directory. It is removed on drop.
 #[derive(Debug)]
-pub struct World(tempfile::TempDir);
+pub struct Sandbox(tempfile::TempDir);
 
-impl World {
-    /// A text with `$W`, `$D` and `$L` filled in, and `$REPEAT(COUNT|TEXT)` written out; `#` in it is the number of the time.
+impl Sandbox {
+    /// Fills in `$W`, `$D` and `$L`, and expands `$REPEAT(COUNT|TEXT)`. A `#` in TEXT is the number of the repetition.
     pub fn fill(&self, text: &str) -> String {
         let folder = self.0.path().to_str().expect("UTF-8");
         let mut text = text.to_owned();
@@ -77,33 +77,33 @@ impl World {
         text.replace(folder, "$W").replace("$W/driver", "$D").replace(&host::libraries(), "$L")
     }
 
-    /// A path of a case, which begins in the folder if it does not say otherwise.
+    /// A path of a case. A relative path is below the case's directory.
     pub fn at(&self, path: &str) -> PathBuf {
         self.0.path().join(self.fill(path))
     }
 }
 
-/// Runs it.
+/// Runs a case.
 ///
 /// # Errors
-/// Why this machine cannot.
+/// The reason why this machine cannot run the case.
 pub fn run(case: &Case) -> Result<Outcome, String> {
-    let world = World(tempfile::tempdir().expect("a folder"));
-    host::make(&world.at("driver"), &case.host)?;
-    programs(&world);
-    container(&world, case);
-    fs::write(world.at("config.toml"), world.fill(&config(case))).expect("written");
-    for (path, what) in &case.put {
-        put(&world.at(path), path, &world.fill(what));
+    let sandbox = Sandbox(tempfile::tempdir().expect("a folder"));
+    host::make(&sandbox.at("driver"), &case.host)?;
+    link_programs(&sandbox);
+    write_bundle(&sandbox, case);
+    fs::write(sandbox.at("config.toml"), sandbox.fill(&config_text(case))).expect("written");
+    for (path, content) in &case.put {
+        put_file(&sandbox.at(path), path, &sandbox.fill(content));
     }
-    let before = fs::read(world.at("bundle/config.json")).ok();
-    let there = names(&world.at("bundle"));
+    let before = fs::read(sandbox.at("bundle/config.json")).ok();
+    let before_names = file_names(&sandbox.at("bundle"));
 
-    let code = call(&world, case);
+    let code = run_program(&sandbox, case);
 
-    let low = fs::read_to_string(world.at("low.args")).unwrap_or_default();
-    let recorded = fs::read(world.at("low.json")).unwrap_or_default();
-    let out = String::from_utf8_lossy(&fs::read(world.at("stdout")).expect("there")).into_owned();
+    let low = fs::read_to_string(sandbox.at("low.args")).unwrap_or_default();
+    let recorded = fs::read(sandbox.at("low.json")).unwrap_or_default();
+    let out = String::from_utf8_lossy(&fs::read(sandbox.at("stdout")).expect("there")).into_owned();
     let mut facts: Vec<String> = low.lines().map(String::from).collect();
     if let Ok(spec) = serde_json::from_slice(&recorded) {
         facts.extend(facts::of_spec(&spec));
@@ -111,38 +111,41 @@ pub fn run(case: &Case) -> Result<Outcome, String> {
         let printed: Option<Value> = serde_saphyr::from_str(&out).ok();
         facts.extend(printed.filter(|spec| spec["cdiVersion"].is_string()).iter().flat_map(facts::of_cdi));
     }
-    let err = String::from_utf8_lossy(&fs::read(world.at("stderr")).expect("there")).into_owned();
-    let after = fs::read(world.at("bundle/config.json")).ok();
+    let err = String::from_utf8_lossy(&fs::read(sandbox.at("stderr")).expect("there")).into_owned();
+    let after = fs::read(sandbox.at("bundle/config.json")).ok();
     Ok(Outcome {
         code,
-        out: world.shorten(&out),
-        err: world.shorten(&err),
-        facts: facts.iter().map(|fact| world.shorten(fact)).collect(),
-        same: before == after && (recorded.is_empty() || Some(recorded) == before),
-        litter: names(&world.at("bundle")).into_iter().filter(|name| !there.contains(name)).collect(),
-        world,
+        out: sandbox.shorten(&out),
+        err: sandbox.shorten(&err),
+        facts: facts.iter().map(|fact| sandbox.shorten(fact)).collect(),
+        is_unchanged: before == after && (recorded.is_empty() || Some(recorded) == before),
+        leftover_files: file_names(&sandbox.at("bundle"))
+            .into_iter()
+            .filter(|name| !before_names.contains(name))
+            .collect(),
+        sandbox,
     })
 }
 
-fn programs(world: &World) {
-    // As a release has it, if the caller built that: static.
+fn link_programs(sandbox: &Sandbox) {
+    // The caller can name a static executable, as in a release.
     let program = std::env::var_os("MPU_CONTAINER").unwrap_or_else(|| env!("CARGO_BIN_EXE_mpu-container").into());
-    fs::create_dir_all(world.at("bin")).expect("a folder");
+    fs::create_dir_all(sandbox.at("bin")).expect("a folder");
     for name in NAMES {
-        symlink(&program, world.at("bin").join(name)).expect("a link");
+        symlink(&program, sandbox.at("bin").join(name)).expect("a link");
     }
-    put(&world.at("bin/low"), "bin/low", LOW);
+    put_file(&sandbox.at("bin/low"), "bin/low", RECORDER);
 }
 
-/// The usual specification, with what the case says.
-fn container(world: &World, case: &Case) {
-    fs::create_dir_all(world.at("bundle/rootfs")).expect("a folder");
+/// Writes the usual specification with the changes of the case.
+fn write_bundle(sandbox: &Sandbox, case: &Case) {
+    fs::create_dir_all(sandbox.at("bundle/rootfs")).expect("a folder");
     let text = match (&case.text, &case.bytes) {
-        (Some(text), _) => world.fill(text).into_bytes(),
+        (Some(text), _) => sandbox.fill(text).into_bytes(),
         (None, Some(digits)) => hexadecimal(digits),
         (None, None) => {
             let mut spec: Value = serde_json::from_str(include_str!("config.json")).expect("JSON");
-            let patch = case.spec.as_deref().map(|patch| world.fill(patch));
+            let patch = case.spec.as_deref().map(|patch| sandbox.fill(patch));
             if let Some(patch) = patch {
                 merge(
                     &mut spec,
@@ -151,17 +154,17 @@ fn container(world: &World, case: &Case) {
             }
             let env = spec["process"]["env"].as_array_mut();
             env.into_iter().for_each(|env| {
-                env.extend(case.asks.iter().flat_map(|text| text.split("; ")).map(|text| json!(world.fill(text))))
+                env.extend(case.asks.iter().flat_map(|text| text.split("; ")).map(|text| json!(sandbox.fill(text))))
             });
-            // Written oddly, so that writing it again shows.
+            // With unusual whitespace, so that a rewrite is detected.
             format!(" {}\n\n", serde_json::to_string_pretty(&spec).expect("JSON")).into_bytes()
         }
     };
-    fs::write(world.at("bundle/config.json"), text).expect("written");
+    fs::write(sandbox.at("bundle/config.json"), text).expect("written");
 }
 
 /// The case's config.toml, with default paths in this folder.
-fn config(case: &Case) -> String {
+fn config_text(case: &Case) -> String {
     let usual = [
         ("nvidia-container-cli.root", "'$D'"),
         ("nvidia-container-cli.path", "'/bin/echo'"),
@@ -180,13 +183,13 @@ fn write_or_fork<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-fn put(path: &Path, named: &str, what: &str) {
+fn put_file(path: &Path, named: &str, content: &str) {
     if named.ends_with('/') {
         return fs::create_dir_all(path).expect("a folder");
     }
     fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
     let _ = fs::remove_file(path);
-    match (what.strip_prefix("-> "), what) {
+    match (content.strip_prefix("-> "), content) {
         (Some(target), _) => symlink(target, path).expect("a link"),
         (None, "fifo") => {
             let made = write_or_fork(|| Command::new("mkfifo").arg(path).status());
@@ -199,18 +202,18 @@ fn put(path: &Path, named: &str, what: &str) {
     }
 }
 
-fn call(world: &World, case: &Case) -> Option<i32> {
+fn run_program(sandbox: &Sandbox, case: &Case) -> Option<i32> {
     let state =
-        json!({"ociVersion": "1.2.0", "id": "x", "pid": 4242, "status": "creating", "bundle": world.at("bundle")});
-    let input = case.input.as_deref().map_or_else(|| state.to_string(), |input| world.fill(input));
-    fs::write(world.at("stdin"), input).expect("written");
-    let file = |name: &str| Stdio::from(File::create(world.at(name)).expect("a file"));
-    let mut command = Command::new(world.at("bin").join(&case.run));
-    command.args(case.args.iter().map(|word| world.fill(word))).current_dir(world.at("bundle"));
-    command.env_clear().env("PATH", world.fill("$W/bin:/usr/sbin:/usr/bin:/sbin:/bin")).env("HOME", world.at("."));
-    command.env("NVIDIA_CTK_CONFIG_FILE_PATH", world.at("config.toml"));
-    command.envs(case.environment.iter().map(|(name, value)| (name, world.fill(value))));
-    command.stdin(File::open(world.at("stdin")).expect("a file")).stdout(file("stdout")).stderr(file("stderr"));
+        json!({"ociVersion": "1.2.0", "id": "x", "pid": 4242, "status": "creating", "bundle": sandbox.at("bundle")});
+    let input = case.input.as_deref().map_or_else(|| state.to_string(), |input| sandbox.fill(input));
+    fs::write(sandbox.at("stdin"), input).expect("written");
+    let file = |name: &str| Stdio::from(File::create(sandbox.at(name)).expect("a file"));
+    let mut command = Command::new(sandbox.at("bin").join(&case.run));
+    command.args(case.args.iter().map(|word| sandbox.fill(word))).current_dir(sandbox.at("bundle"));
+    command.env_clear().env("PATH", sandbox.fill("$W/bin:/usr/sbin:/usr/bin:/sbin:/bin")).env("HOME", sandbox.at("."));
+    command.env("NVIDIA_CTK_CONFIG_FILE_PATH", sandbox.at("config.toml"));
+    command.envs(case.environment.iter().map(|(name, value)| (name, sandbox.fill(value))));
+    command.stdin(File::open(sandbox.at("stdin")).expect("a file")).stdout(file("stdout")).stderr(file("stderr"));
     let spawned = write_or_fork(|| command.spawn());
     let mut child = spawned.unwrap_or_else(|error| panic!("{}: {}: {error}", case.name, case.run));
     let start = Instant::now();
@@ -218,7 +221,7 @@ fn call(world: &World, case: &Case) -> Option<i32> {
         if let Some(status) = child.try_wait().expect("a child") {
             return status.code().or(status.signal().map(|signal| -signal));
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             child.kill().expect("killed");
             child.wait().expect("gone");
             return None;
@@ -227,7 +230,7 @@ fn call(world: &World, case: &Case) -> Option<i32> {
     }
 }
 
-fn names(folder: &Path) -> Vec<String> {
+fn file_names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }

@@ -55,7 +55,7 @@ fn starts() {
             container.config["hooks"] = hooks;
         }
         let engine = (name == WITH_ENGINE).then(|| Engine::at(&host.path(SOCKET)));
-        let [low, took, high] = spread(&host, &container, program);
+        let [low, took, high] = percentiles(&host, &container, program);
         assert_eq!(
             engine.map_or(0, |engine| engine.containers().len()),
             if name == WITH_ENGINE { STARTS as usize } else { 0 }
@@ -82,7 +82,7 @@ fn ms(us: u64) -> String {
 
 /// Microseconds from asking for a container until it is created: by then all of our work is done. A tenth of them take less than the
 /// first, half of them less than the second, and a tenth more than the third.
-fn spread(host: &Host, container: &Container, program: &str) -> [u64; 3] {
+fn percentiles(host: &Host, container: &Container, program: &str) -> [u64; 3] {
     let folder = container.folder();
     host.write(&format!("{folder}/request.json"), &container.config.to_string());
     let script = format!(

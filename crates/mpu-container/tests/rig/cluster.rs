@@ -58,7 +58,7 @@ fn output((host, cri): &(Host, Cri), pod: &Pod<'_>) -> String {
 }
 
 #[test]
-fn pod_calls_reach_own_nodes_engine() {
+fn pod_calls_reach_engine_of_node() {
     let (Some(first), Some(second)) = (node(), node()) else { return };
     let engine = Engine::at(&first.0.path(SOCKET));
     let by_device = Pod { cdi: &["nvidia.com/gpu=all"], ..Pod::default() };
@@ -90,20 +90,20 @@ fn pod_calls_reach_own_nodes_engine() {
     assert_eq!((engine.0.calls().len(), engine.1.calls().len()), (calls, 1));
 }
 
-/// How the plugin stands with the node's engine, by what it leaves for `mpu status`.
-fn standing(host: &Host) -> String {
+/// The state in the plugin's file for `mpu status`.
+fn plugin_state(host: &Host) -> String {
     host.ok("jq --raw-output .standing /run/mpu/nri/*.json 2> /dev/null || echo none").trim().to_owned()
 }
 
-/// Waits until it stands so.
-fn stands(host: &Host, wanted: &str) {
+/// Waits until the plugin has this state.
+fn wait_for_plugin_state(host: &Host, wanted: &str) {
     let began = std::time::Instant::now();
-    while standing(host) != wanted {
+    while plugin_state(host) != wanted {
         let log = host.ok("cat /tmp/nri.log");
         assert!(
             began.elapsed() < std::time::Duration::from_secs(30),
             "it is {} and not {wanted}: {log}",
-            standing(host)
+            plugin_state(host)
         );
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
@@ -118,8 +118,8 @@ fn plugin_reconnects_to_restarted_engine() {
     let host = &node.0;
     std::fs::copy(program, host.path("/usr/bin/mpu")).expect("a copy");
     host.ok("mpu nri > /tmp/nri.log 2>&1 &");
-    // Too old to let a plugin set a profile: it says so, and pods start as they would without it.
-    stands(host, "useless");
+    // This containerd lets no plugin set a profile: the plugin reports that, and pods start unchanged.
+    wait_for_plugin_state(host, "useless");
     let log = host.ok("cat /tmp/nri.log");
     assert!(
         log.contains("registered with containerd 2.") && log.contains("lets no plugin set a seccomp profile"),
@@ -128,14 +128,14 @@ fn plugin_reconnects_to_restarted_engine() {
     let pod = |name| Pod { name, cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
     assert_eq!(output(&node, &pod("with-plugin")), unanswered());
     host.ok("kill $(cat /tmp/containerd.pid)");
-    stands(host, "waits");
+    wait_for_plugin_state(host, "waits");
     host.ok(CONTAINERD);
-    stands(host, "useless");
+    wait_for_plugin_state(host, "useless");
     assert_eq!(output(&node, &pod("after-restart")), unanswered());
-    // A plugin that was killed is not taken for one that lives, and the next one takes its file away.
+    // A killed plugin leaves its file; the next plugin removes it.
     host.ok(
         "dead=$(echo /run/mpu/nri/*.json); kill -9 $(basename $dead .json); sleep 0.2; mpu nri > /tmp/nri.log 2>&1 &
          for i in $(seq 300); do [ -e $dead ] || exit 0; sleep 0.1; done; exit 1",
     );
-    stands(host, "useless");
+    wait_for_plugin_state(host, "useless");
 }

@@ -1,6 +1,6 @@
-//! A bundle, and its life under a low-level runtime: create, start, wait, delete.
+//! A bundle, and its lifecycle with a low-level runtime: create, start, wait, delete.
 //!
-//! Its root is an image's tree under an overlay of its own, as engines make it, so that what is left in it can be read off.
+//! Its root is an image's tree under an overlay, as engines create it. The overlay's upper layer shows all changes of the root.
 
 use serde_json::{Value, json};
 
@@ -10,19 +10,19 @@ use crate::host::{Host, layer};
 pub struct Container<'a> {
     host: &'a Host,
     name: String,
-    /// What stands in config.json, to be changed before the container is run.
+    /// The content of config.json. Tests change it before the run.
     pub config: Value,
 }
 
-/// How a container's life went.
+/// The result of a container's run.
 #[derive(Debug)]
-pub struct Ran {
-    /// Whether it was created and started, and its program ended well.
+pub struct RunResult {
+    /// Whether create, start and delete succeeded. The exit code of the container's program does not count.
     pub ok: bool,
     pub out: String,
-    /// What its program and the runtime wrote to standard error.
+    /// Standard error of the container's program and the runtime.
     pub err: String,
-    /// What config.json was when the low-level runtime read it.
+    /// config.json after the run, with the wrapper's edits.
     pub config: Value,
 }
 
@@ -45,13 +45,13 @@ impl<'a> Container<'a> {
         self
     }
 
-    /// Where it is in the host.
+    /// The bundle's path in the host.
     pub fn folder(&self) -> String {
         format!("/rig/c/{}", self.name)
     }
 
     /// Runs it to its end.
-    pub fn run(&self, runtime: &str) -> Ran {
+    pub fn run(&self, runtime: &str) -> RunResult {
         let folder = self.folder();
         self.host.write(&format!("{folder}/config.json"), &self.config.to_string());
         let name = &self.name;
@@ -65,7 +65,7 @@ impl<'a> Container<'a> {
         let read = |file: &str| std::fs::read(self.host.path(&format!("{folder}/{file}"))).unwrap_or_default();
         let text = |file: &str| String::from_utf8_lossy(&read(file)).into_owned();
         let tail = String::from_utf8_lossy(&done.stderr).into_owned();
-        Ran {
+        RunResult {
             ok: done.status.success(),
             out: text("out"),
             err: text("err") + &tail,
@@ -73,13 +73,13 @@ impl<'a> Container<'a> {
         }
     }
 
-    /// What differs in its root from the image.
+    /// The changes of the root compared with the image.
     pub fn changes(&self) -> Vec<String> {
         layer(&self.host.path(&format!("{}/upper", self.folder())))
     }
 }
 
-/// A container as an engine describes it: few capabilities, no devices but the usual, its own namespaces.
+/// A specification as engines write it: few capabilities, no additional devices, its own namespaces.
 fn config(name: &str, arguments: &[&str]) -> Value {
     let capabilities =
         json!(["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_MKNOD", "CAP_SETGID", "CAP_SETUID"]);

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 
 /// How long an engine may take for a call, and a container for its end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whose namespace a container has, as `NamespaceMode` counts.
 const OF_POD: i32 = 0;
@@ -206,7 +206,7 @@ impl Engine {
             let now: ContainerStatus = self.call("ContainerStatus", &container)?;
             match now.status {
                 Some(status) if status.state == EXITED => return Ok(status.exit_code),
-                _ if began.elapsed() > PATIENCE => return Err("the container does not end".into()),
+                _ if began.elapsed() > TIMEOUT => return Err("the container does not end".into()),
                 _ => std::thread::sleep(Duration::from_millis(50)),
             }
         }
@@ -215,7 +215,7 @@ impl Engine {
     /// One call of the runtime service.
     fn call<A: Message + Default>(&self, method: &str, request: &impl Message) -> Result<A, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let call = async { tokio::time::timeout(PATIENCE, exchange(&self.socket, method, request)).await };
+        let call = async { tokio::time::timeout(TIMEOUT, exchange(&self.socket, method, request)).await };
         let bytes = runtime.block_on(call).map_err(|_| format!("{method}: no answer"))?;
         A::decode(&*bytes.map_err(|error| format!("{method}: {error}"))?).map_err(|error| format!("{method}: {error}"))
     }

@@ -1,4 +1,4 @@
-//! Engines as people use them: podman and Docker, by CDI name, by `--runtime`, by `--gpus`; each first without us.
+//! podman, Docker and containerd as users run them: by CDI name, by `--runtime`, by `--gpus`. Each runs first without our programs.
 //!
 //! The engines keep everything in the host's /run and /var/lib, which are gone with it. The low-level runtimes go by the rig's names
 //! (`low.sh`).
@@ -11,8 +11,8 @@ use crate::wrapper::configure;
 pub const LOOK: &str = "ls /dev | busybox grep nvidia; nvidia-smi 2>&1; \
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep '=> /'";
 
-/// Asserts that a container saw exactly these GPUs and a driver's libraries.
-pub fn sees(output: &str, gpus: &[u32], what: &str) {
+/// Asserts that a container has exactly these GPUs and the driver's libraries.
+pub fn assert_sees_gpus(output: &str, gpus: &[u32], what: &str) {
     let nodes = output.lines().filter_map(|line| line.strip_prefix("nvidia")?.parse().ok());
     assert_eq!(nodes.collect::<Vec<u32>>(), gpus, "{what}: {output}");
     for proof in [
@@ -26,8 +26,8 @@ pub fn sees(output: &str, gpus: &[u32], what: &str) {
     }
 }
 
-/// Asserts that a container saw nothing.
-pub fn sees_nothing(output: &str, what: &str) {
+/// Asserts that a container has no GPU and no driver.
+pub fn assert_sees_no_gpu(output: &str, what: &str) {
     assert!(output.contains("nvidia-smi: not found"), "{what}: {output}");
     assert!(!output.contains("nvidiactl") && !output.contains("libcuda"), "{what}: {output}");
 }
@@ -66,21 +66,21 @@ fn podman_by_device_and_by_runtime() {
         host.output(&format!("podman run {options} glibc sh -c \"{LOOK}\""))
     };
     for low in ["/usr/bin/rig-runc", "/usr/bin/rig-crun"] {
-        sees_nothing(&podman(low, "--env NVIDIA_VISIBLE_DEVICES=all"), low);
+        assert_sees_no_gpu(&podman(low, "--env NVIDIA_VISIBLE_DEVICES=all"), low);
         let unknown = podman(low, "--device nvidia.com/gpu=all");
         assert!(unknown.contains("unresolvable CDI devices"), "{unknown}");
         host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
         let before = host.changes();
-        sees(&podman(low, "--device nvidia.com/gpu=all"), &[0, 1], low);
-        sees(&podman(low, &format!("--device nvidia.com/gpu={}", facts::uuid(1))), &[1], low);
+        assert_sees_gpus(&podman(low, "--device nvidia.com/gpu=all"), &[0, 1], low);
+        assert_sees_gpus(&podman(low, &format!("--device nvidia.com/gpu={}", facts::uuid(1))), &[1], low);
         // An engine's daily work leaves no change on the host.
         assert_eq!(host.changes(), before);
         host.ok("rm /etc/cdi/nvidia.yaml");
         for mode in ["jit-cdi", "legacy"] {
             configure(&host, mode, low);
             let wrapper = "/usr/bin/nvidia-container-runtime";
-            sees_nothing(&podman(wrapper, ""), mode);
-            sees(&podman(wrapper, "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
+            assert_sees_no_gpu(&podman(wrapper, ""), mode);
+            assert_sees_gpus(&podman(wrapper, "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
         }
     }
 }
@@ -97,14 +97,14 @@ fn docker_by_runtime_by_gpus_and_by_device() {
         assert!(!output.is_empty(), "no output, {}: {}", done.status, host.ok("tail -20 /tmp/dockerd.log"));
         String::from_utf8_lossy(&output).into_owned()
     };
-    sees_nothing(&docker("--env NVIDIA_VISIBLE_DEVICES=all"), "plain");
-    sees(&docker("--runtime rig --gpus all"), &[0, 1], "--gpus all");
-    sees(&docker("--runtime rig --gpus device=1"), &[1], "--gpus device=1");
-    sees(&docker("--runtime rig --device nvidia.com/gpu=all"), &[0, 1], "--device");
+    assert_sees_no_gpu(&docker("--env NVIDIA_VISIBLE_DEVICES=all"), "plain");
+    assert_sees_gpus(&docker("--runtime rig --gpus all"), &[0, 1], "--gpus all");
+    assert_sees_gpus(&docker("--runtime rig --gpus device=1"), &[1], "--gpus device=1");
+    assert_sees_gpus(&docker("--runtime rig --device nvidia.com/gpu=all"), &[0, 1], "--device");
     for mode in ["jit-cdi", "cdi", "legacy"] {
         configure(&host, mode, "/usr/bin/rig-runc");
-        sees_nothing(&docker("--runtime nvidia"), mode);
-        sees(&docker("--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=0"), &[0], mode);
+        assert_sees_no_gpu(&docker("--runtime nvidia"), mode);
+        assert_sees_gpus(&docker("--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=0"), &[0], mode);
     }
     // `configure` takes out again what it put in.
     host.ok("nvidia-ctk runtime configure --runtime=docker --remove");
@@ -112,9 +112,9 @@ fn docker_by_runtime_by_gpus_and_by_device() {
     docker_down(&host);
 }
 
-/// What containerd itself makes of the file: it reads, merges and prints it.
+/// Checks the configuration that containerd itself reads, merges and prints.
 #[test]
-fn containerd_knows_runtime_until_it_is_removed() {
+fn containerd_has_runtime_until_it_is_removed() {
     let Some(host) = Host::start(Driver::None) else { return };
     let effective = || host.ok("containerd config dump");
     assert!(!effective().contains("nvidia"));
@@ -184,7 +184,7 @@ fn containerd_drops_other_toolkits_runtime() {
     assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
 }
 
-/// What the GPU Operator says to its toolkit container for a driver on the host and CDI, its default.
+/// The environment that the GPU Operator gives its toolkit container for a driver on the host and CDI, its default.
 const OPERATORS: &str = "RUNTIME=containerd ROOT=/usr/local/nvidia TOOLKIT_PID_FILE=/run/nvidia/toolkit/toolkit.pid \
     NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=management.nvidia.com/gpu NVIDIA_VISIBLE_DEVICES=void NRI_NAMESPACE=gpu-operator \
     CDI_ENABLED=true NVIDIA_RUNTIME_SET_AS_DEFAULT=false NVIDIA_CONTAINER_RUNTIME_MODE=cdi CRIO_CONFIG_MODE=config \
@@ -198,9 +198,9 @@ const POD: &str = "mkdir -p /host /etc/containerd/conf.d /runtime/config-dir /ru
     mount -o remount,bind,ro /host; mount --bind /etc/containerd /runtime/config-dir; \
     mount --bind /etc/containerd/conf.d /runtime/config-dir.d; mount --bind /run/containerd /runtime/sock-dir";
 
-/// With a containerd that runs, ends at SIGHUP, and is started again as systemd would.
+/// containerd runs, exits at SIGHUP, and is restarted by a loop as systemd would do it.
 #[test]
-fn installer_does_toolkit_containers_work() {
+fn installer_configures_running_containerd() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
     let wait = |what: &str| format!("for i in $(seq 500); do {what} && exit 0; sleep 0.1; done; exit 1");
     host.write("/etc/containerd/config.toml", "version = 2\n# theirs\ndisabled_plugins = []\n");

@@ -1,7 +1,7 @@
-//! A GPU host without a GPU: a tree of `xtask/rig.toml` in namespaces of its own (`host.sh`), gone without a trace with the value.
+//! A fake GPU host: a tree of `xtask/rig.toml` in its own namespaces (`host.sh`). It is removed completely on drop.
 //!
-//! Everything in it is real but the GPUs: their facts and nodes are made up, and nothing answers behind the nodes. So the executable runs
-//! unchanged, and there are no answers of the driver itself.
+//! Only the GPUs are fake: they have procfs files and device nodes, but no driver behind the nodes. So the executable runs unchanged, but
+//! calls to the driver fail.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -32,13 +32,13 @@ pub const R535: &str = "535.261.03";
 pub const ELSEWHERE: &str = "/run/nvidia/driver";
 
 pub struct Host {
-    keeper: Child,
+    namespace_process: Child,
     init: u32,
     work: tempfile::TempDir,
 }
 
 impl Host {
-    /// Starts one; none where it cannot be, which the test's output then says and `./x test` counts.
+    /// Starts a host. Returns none if this machine cannot run it; `./x test` counts the printed skip.
     pub fn start(driver: Driver) -> Option<Host> {
         let Some(trees) = env::var_os("MPU_RIG") else {
             println!("skipped: no MPU_RIG; `./x containers` makes what this needs");
@@ -62,13 +62,13 @@ impl Host {
                 (format!("host-{name}"), facts::nodes(gpus))
             }
         };
-        let mut keeper = Command::new("unshare")
+        let mut namespace_process = Command::new("unshare")
             .args("--mount --pid --net --ipc --uts --fork --kill-child sh -c".split(' '))
             .arg(include_str!("host.sh"))
             .env("TREES", trees)
             .env("HOST", tree)
             .env("WORK", work.path())
-            // As a release has it, if the caller built that: static.
+            // The caller can name a static executable, as in a release.
             .env("PROGRAM", env::var_os("MPU_CONTAINER").unwrap_or_else(|| env!("CARGO_BIN_EXE_mpu-container").into()))
             .env("NODES", nodes)
             .stdin(Stdio::piped())
@@ -77,11 +77,11 @@ impl Host {
             .spawn()
             .expect("unshare starts");
         let mut line = String::new();
-        BufReader::new(keeper.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        BufReader::new(namespace_process.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
         if line != "ready\n" {
-            let output = keeper.wait_with_output().expect("it ends").stderr;
+            let output = namespace_process.wait_with_output().expect("it ends").stderr;
             let output = String::from_utf8_lossy(&output).trim().to_owned();
-            // A container on a shared runner may lack the right to mount at all; anything else is our fault.
+            // A container on a shared runner may not be allowed to mount. Any other error is a test failure.
             assert!(
                 output.contains("Operation not permitted") || output.contains("permission denied"),
                 "no host: {output}"
@@ -89,9 +89,9 @@ impl Host {
             println!("skipped: no host can be made on this machine: {output}");
             return None;
         }
-        let children = format!("/proc/{0}/task/{0}/children", keeper.id());
+        let children = format!("/proc/{0}/task/{0}/children", namespace_process.id());
         let init = fs::read_to_string(children).expect("children").trim().parse().expect("one child");
-        let host = Host { keeper, init, work };
+        let host = Host { namespace_process, init, work };
         host.write("/usr/bin/rig-world", include_str!("world.sh"));
         host.write("/usr/bin/rig-runc", include_str!("low.sh"));
         if let Driver::Contained(release, _) = driver {
@@ -101,12 +101,12 @@ impl Host {
         Some(host)
     }
 
-    /// The number of its first process, which no other host has at the time.
+    /// The PID of its first process, which is unique among running hosts.
     pub fn init(&self) -> u32 {
         self.init
     }
 
-    /// Where a path of the host is for this test.
+    /// The path of a host's file for this test process.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/{}", self.init, path.trim_start_matches('/')))
     }
@@ -122,7 +122,7 @@ impl Host {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init.to_string()]);
         command.args("--mount --pid --net --ipc --uts --root --wd".split(' '));
-        // Nothing here takes a second; what hangs is a failure like another.
+        // No script needs more than a second, so a timeout is a failure.
         command
             .args(["timeout", "--kill-after=5", "60", "/bin/sh", "-c", script])
             .env_clear()
@@ -145,8 +145,7 @@ impl Host {
         out
     }
 
-    /// Every path that differs from the host's tree, beginning with what kind of change it is. What is on /run, /tmp and /var/lib is no
-    /// part of the tree.
+    /// All paths that differ from the host's tree, each with its kind of change. /run, /tmp and /var/lib are not part of the tree.
     pub fn changes(&self) -> Vec<String> {
         layer(&self.path("/rig/upper"))
     }
@@ -154,9 +153,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
-        // What engines leave of their cgroups, and runtimes that were killed.
+        drop(self.namespace_process.stdin.take());
+        let _ = self.namespace_process.wait();
+        // Removes cgroups that engines and killed runtimes have left.
         let named = format!("*rig-{}-*", self.init);
         let _ = Command::new("find")
             .args(["/sys/fs/cgroup", "-depth", "-type", "d", "-path", &named, "-exec", "rmdir", "{}", ";"])
@@ -166,8 +165,7 @@ impl Drop for Host {
     }
 }
 
-/// The paths of an overlay's upper layer, sorted, each with its kind and the content's length. Folders are left out that are there only
-/// because something in them changed.
+/// The paths of an overlay's upper layer, sorted, each with its kind and size. Directories with entries are not listed themselves.
 pub fn layer(upper: &Path) -> Vec<String> {
     let mut found = Vec::new();
     walk(upper, upper, &mut found);

@@ -1,9 +1,10 @@
 //! mpu-container with real parts: runc, crun, podman, Docker, NVIDIA's libraries and nvidia-smi, roots of several kinds of image.
 //!
-//! What is made up is the GPU: a host's facts and device nodes, without a driver behind them (`host`). Each claim is seen to fail first
-//! without our part. Needs root and the trees of `xtask/rig.toml`; `./x containers` makes those and runs this. Without them each test says
-//! that it was skipped, and why.
+//! Only the GPU is fake: a host has procfs files and device nodes without a driver behind them (`host`). Each test first runs without our
+//! part and must show the wrong result. Needs root and the trees of `xtask/rig.toml`; `./x containers` creates those and runs the tests.
+//! Without them, each test is skipped with a reason.
 
+mod baseline;
 mod bench;
 mod cluster;
 mod container;
@@ -16,11 +17,10 @@ mod hpc;
 mod listener;
 mod native;
 mod notify;
-mod places;
-mod plain;
 mod procfs;
 mod replays;
 mod rootless;
+mod setups;
 #[path = "../notify/sys.rs"]
 mod sys;
 mod wrapper;

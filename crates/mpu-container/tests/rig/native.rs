@@ -96,7 +96,7 @@ fn containerd_cdi_container_reaches_engine() {
 
 /// Who holds no node of the driver's stays as it came, to the last byte, though an engine listens.
 #[test]
-fn container_without_nodes_is_handed_on_to_byte() {
+fn config_without_nodes_is_unchanged() {
     let Some(host) = described(STABLE, "/usr/bin/runc") else { return };
     let container = Container::new(&host, "glibc", &["/bin/true"]);
     let bundle = container.folder();

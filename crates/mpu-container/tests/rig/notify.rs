@@ -5,7 +5,7 @@
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};
 use crate::host::{Driver, Host, R550};
-use crate::listener::{ANSWER, Engine, build_caller};
+use crate::listener::{ENGINE_ERRNO, Engine, build_caller};
 use crate::wrapper::{MODES, WRAPPER, configure};
 
 /// Where the engine listens unless config.toml says otherwise.
@@ -17,7 +17,7 @@ pub const CALLS: &str = "call c020462a 5413";
 
 /// What the program says where an engine answers.
 pub fn answered() -> String {
-    format!("c020462a {ANSWER}\n5413 {}\n", libc::EBADF)
+    format!("c020462a {ENGINE_ERRNO}\n5413 {}\n", libc::EBADF)
 }
 
 /// The same without an engine.
@@ -26,18 +26,18 @@ pub fn unanswered() -> String {
 }
 
 #[test]
-fn engine_hears_of_containers_in_every_mode() {
+fn engine_receives_calls_in_every_mode() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
     for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
         configure(&host, mode, low);
         let words: Vec<&str> = std::iter::once(CALLER).chain(CALLS.split(' ')).collect();
         let container = Container::new(&host, "glibc", &words).env(&["NVIDIA_VISIBLE_DEVICES=0"]);
         build_caller(&host.path(&format!("{}/rootfs{CALLER}", container.folder())));
-        let ran = container.run(WRAPPER);
-        assert!(ran.ok && ran.out == unanswered(), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = container.run(WRAPPER);
+        assert!(result.ok && result.out == unanswered(), "{mode} {low}: {}{}", result.out, result.err);
         let engine = Engine::at(&host.path(SOCKET));
-        let ran = container.run(WRAPPER);
-        assert!(ran.ok && ran.out == answered(), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = container.run(WRAPPER);
+        assert!(result.ok && result.out == answered(), "{mode} {low}: {}{}", result.out, result.err);
         assert_eq!((engine.calls().len(), engine.probes()), (1, 1), "{mode} {low}");
     }
 }

@@ -22,17 +22,22 @@ fn proc_lists_own_gpus_only() {
         configure(&host, mode, low);
         for (word, expected) in [("1", &[1][..]), ("0,2", &[0, 2]), ("all", &[0, 1, 2])] {
             let container = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]);
-            let ran = container.env(&[&format!("NVIDIA_VISIBLE_DEVICES={word}")]).run(WRAPPER);
-            assert!(ran.ok && ran.out == expected_gpus(expected), "{mode} {low} {word}: {}{}", ran.out, ran.err);
+            let result = container.env(&[&format!("NVIDIA_VISIBLE_DEVICES={word}")]).run(WRAPPER);
+            assert!(
+                result.ok && result.out == expected_gpus(expected),
+                "{mode} {low} {word}: {}{}",
+                result.out,
+                result.err
+            );
         }
         // Who asks for none sees what the kernel shows.
-        let ran = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).run(WRAPPER);
-        assert!(ran.ok && ran.out == expected_gpus(&[0, 1, 2]), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).run(WRAPPER);
+        assert!(result.ok && result.out == expected_gpus(&[0, 1, 2]), "{mode} {low}: {}{}", result.out, result.err);
     }
 }
 
 #[test]
-fn engine_s_own_cdi_tells_of_the_same() {
+fn engine_cdi_lists_own_gpus_only() {
     let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
     docker_up(&host, "");
@@ -64,7 +69,7 @@ fn engine_s_own_cdi_tells_of_the_same() {
 
 /// A container that is given the host's own procfs, in a way that changes in it are the host's.
 #[test]
-fn host_s_own_procfs_is_left_alone() {
+fn shared_host_procfs_is_unchanged() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     host.ok("mount --make-rshared /");
     for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
@@ -78,8 +83,8 @@ fn host_s_own_procfs_is_left_alone() {
         container.config["linux"]["maskedPaths"] = serde_json::json!([]);
         container.config["linux"]["readonlyPaths"] = serde_json::json!([]);
         let before = host.ok("cat /proc/self/mountinfo | wc -l");
-        let ran = container.run(WRAPPER);
-        assert!(ran.ok && ran.out == expected_gpus(&[0, 1]), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = container.run(WRAPPER);
+        assert!(result.ok && result.out == expected_gpus(&[0, 1]), "{mode} {low}: {}{}", result.out, result.err);
         assert_eq!(
             host.ok("ls /proc/driver/nvidia/gpus; grep Modify /proc/driver/nvidia/params"),
             format!("{}\n{}\nModifyDeviceFiles: 1\n", bus(0), bus(1)),

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::container::{Container, Ran};
+use crate::container::{Container, RunResult};
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::{MODES, WRAPPER, configure};
 
@@ -23,7 +23,7 @@ fn search() -> Vec<&'static str> {
     SEARCH.split(' ').collect()
 }
 
-/// What images do, as a script in their root, and what it would change if a program trusted it.
+/// Attacks as scripts in an image's root.
 const TRAPS: [(&str, &str); 12] = [
     ("library folder leads up", "rm -rf usr/lib64; ln -s ../../../../../../../../../../root/out usr/lib64"),
     ("library folder is absolute", "mv usr/lib/x86_64-linux-gnu root/out; ln -s /root/out usr/lib/x86_64-linux-gnu"),
@@ -55,21 +55,21 @@ fn host() -> Option<Host> {
     Some(host)
 }
 
-/// Runs, and holds it to what every trap is held to.
-fn contained(host: &Host, container: &Container, what: &str) -> Ran {
+/// Runs a container and checks that the host is unchanged and unreachable from it.
+fn run_contained(host: &Host, container: &Container, what: &str) -> RunResult {
     let mounts = || host.ok("wc -l < /proc/self/mountinfo");
     let (before, mounted) = (host.changes(), mounts());
-    let ran = container.run(WRAPPER);
+    let result = container.run(WRAPPER);
     assert_eq!(mounts(), mounted, "{what}: mounts reached the host");
-    assert_eq!(host.changes(), before, "{what}: the host changed: {}{}", ran.out, ran.err);
+    assert_eq!(host.changes(), before, "{what}: the host changed: {}{}", result.out, result.err);
     assert_eq!(
         host.ok("cat /root/only-the-host; ls /root /root/out"),
         "secret\n/root:\nonly-the-host\nout\n\n/root/out:\nfile\n",
         "{what}"
     );
-    assert!(!ran.out.contains("only-the-host"), "{what}: the container reaches the host: {}", ran.out);
-    assert!(ran.ok || !ran.err.trim().is_empty(), "{what}: it failed without a reason");
-    ran
+    assert!(!result.out.contains("only-the-host"), "{what}: the container reaches the host: {}", result.out);
+    assert!(result.ok || !result.err.trim().is_empty(), "{what}: it failed without a reason");
+    result
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn links_of_image_stay_within_it() {
                     .env(&["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]);
                 host.ok(&format!("cd {}/rootfs && {{ {script}; }}", container.folder()));
                 let what = format!("{trap}, {mode}, {compat}");
-                let ran = contained(&host, &container, &what);
-                if !ran.ok {
+                let result = run_contained(&host, &container, &what);
+                if !result.ok {
                     refused.push(what);
                 }
             }
@@ -100,7 +100,7 @@ fn links_of_image_stay_within_it() {
 }
 
 #[test]
-fn folder_swapped_for_link_stays_contained() {
+fn swapped_folder_stays_contained() {
     let Some(host) = host() else { return };
     for mode in MODES {
         configure(&host, mode, "runc");
@@ -118,9 +118,9 @@ fn folder_swapped_for_link_stays_contained() {
                      ( while [ -e /tmp/swapping ]; do mv --exchange -T $1 $2 && echo >> /tmp/swaps; done ) > /dev/null 2>&1 &
                  done"
             ));
-            let ran = contained(&host, &container, &format!("swaps, {mode}"));
+            let result = run_contained(&host, &container, &format!("swaps, {mode}"));
             host.ok("rm /tmp/swapping");
-            started += u32::from(ran.ok);
+            started += u32::from(result.ok);
         }
         let swaps: u32 = host.ok("wc -l < /tmp/swaps; rm /tmp/swaps").trim().parse().expect("a number");
         assert!(swaps > 100, "{mode}: {swaps} swaps are no race");
@@ -133,7 +133,7 @@ const LOADED: &str = "#include <fcntl.h>\n\
     __attribute__((constructor)) static void loaded(void) { open(\"/tmp/loaded\", O_CREAT | O_WRONLY, 0600); }\n";
 
 #[test]
-fn hooks_do_not_read_image_s_environment() {
+fn hooks_ignore_image_environment() {
     let Some(host) = host() else { return };
     let work = tempfile::tempdir().expect("a folder");
     let library = work.path().join("trap.so");
@@ -149,7 +149,7 @@ fn hooks_do_not_read_image_s_environment() {
         std::fs::copy(&library, host.path(&format!("{}/rootfs/trap.so", container.folder()))).expect("the library");
         container
     };
-    // The trap is live: a hook that keeps the environment it is given loads the image's library on the host's side.
+    // The attack works: a hook that keeps its environment loads the image's library on the host.
     let mut control = make();
     control.config["hooks"]["createContainer"] = json!([{ "path": "/usr/bin/true" }]);
     control.run("runc");
@@ -161,8 +161,8 @@ fn hooks_do_not_read_image_s_environment() {
     for mode in MODES {
         configure(&host, mode, "runc");
         let container = make();
-        let ran = contained(&host, &container, mode);
-        assert!(ran.ok, "{mode}: {}", ran.err);
+        let result = run_contained(&host, &container, mode);
+        assert!(result.ok, "{mode}: {}", result.err);
         assert!(!host.path("/tmp/loaded").exists(), "{mode}: the image's library was loaded into a hook");
     }
 }

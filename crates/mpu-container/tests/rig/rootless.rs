@@ -1,6 +1,6 @@
 //! podman of a user who is not root: no configuration of cgroups, no right over the host, the same GPU.
 
-use crate::engines::{LOOK, image, sees, sees_nothing};
+use crate::engines::{LOOK, assert_sees_gpus, assert_sees_no_gpu, image};
 use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::configure;
@@ -36,16 +36,16 @@ fn podman_without_root() {
         user(&format!("podman run --rm --network=none --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\"")).1
     };
     let before = host.changes();
-    sees_nothing(&podman("rig-crun", ""), "plain");
-    sees(&podman("rig-crun", "--device nvidia.com/gpu=all"), &[0, 1], "--device");
+    assert_sees_no_gpu(&podman("rig-crun", ""), "plain");
+    assert_sees_gpus(&podman("rig-crun", "--device nvidia.com/gpu=all"), &[0, 1], "--device");
     let one = "--network=none --runtime /usr/bin/rig-crun --device nvidia.com/gpu=1";
     let gpus = user(&format!("podman run --rm {one} glibc ls /proc/driver/nvidia/gpus 2> /dev/null"));
     assert_eq!(gpus, (true, format!("{}\n", bus(1))));
     for mode in ["jit-cdi", "legacy"] {
         let text = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"/usr/bin/rig-crun\"]\n");
         host.write("/etc/nvidia-container-runtime/config.toml", &text);
-        sees_nothing(&podman("nvidia-container-runtime", ""), mode);
-        sees(&podman("nvidia-container-runtime", "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
+        assert_sees_no_gpu(&podman("nvidia-container-runtime", ""), mode);
+        assert_sees_gpus(&podman("nvidia-container-runtime", "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
     }
     host.ok("rm /etc/nvidia-container-runtime/config.toml");
     assert_eq!(host.changes(), before);
@@ -53,7 +53,7 @@ fn podman_without_root() {
 
 /// podman of root, with users of the container's own: runc starts the hooks as their root, who may not read the bundle.
 #[test]
-fn podman_with_users_of_container_s_own() {
+fn podman_with_user_namespace() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     image(&host);
     host.ok("podman import --quiet /tmp/image.tar glibc");
@@ -66,11 +66,11 @@ fn podman_with_users_of_container_s_own() {
     if podman("rig-runc", "").contains("operation not permitted") {
         return println!("skipped: no user namespaces here");
     }
-    sees_nothing(&podman("rig-runc", ""), "plain");
-    sees(&podman("rig-runc", "--device nvidia.com/gpu=1"), &[1], "--device");
+    assert_sees_no_gpu(&podman("rig-runc", ""), "plain");
+    assert_sees_gpus(&podman("rig-runc", "--device nvidia.com/gpu=1"), &[1], "--device");
     // Not crun: it changes to the bundle before it starts any hook, and there it may not.
     for mode in ["jit-cdi", "legacy"] {
         configure(&host, mode, "/usr/bin/rig-runc");
-        sees(&podman("nvidia-container-runtime", "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
+        assert_sees_gpus(&podman("nvidia-container-runtime", "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);
     }
 }

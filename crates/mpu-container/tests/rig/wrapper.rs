@@ -1,7 +1,7 @@
-//! The wrapper over runc and crun, in each of its modes: who asks gets the GPU that was asked for, with a driver that works as far as one
-//! can without hardware; who does not ask gets nothing.
+//! The wrapper with runc and crun in each of its modes. A container that requests a GPU gets it with the driver's files; others stay
+//! unchanged.
 
-use crate::container::{Container, Ran};
+use crate::container::{Container, RunResult};
 use crate::facts;
 use crate::host::{Driver, Host, R535, R550};
 
@@ -19,7 +19,7 @@ LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>
 LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep libcuda
 nvidia-smi 2>&1; busybox grep Modify /proc/driver/nvidia/params; busybox ls /proc/driver/nvidia/gpus";
 
-/// Tells the wrapper its mode and the low-level runtime.
+/// Writes the wrapper's configuration with this mode and low-level runtime.
 pub fn configure(host: &Host, mode: &str, low: &str) {
     let text = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"{low}\"]\n");
     host.write("/etc/nvidia-container-runtime/config.toml", &text);
@@ -34,13 +34,13 @@ pub fn look<'a>(host: &'a Host, image: &str, devices: &str) -> Container<'a> {
 }
 
 /// The GPUs whose nodes a container has.
-pub fn gpus(ran: &Ran) -> Vec<&str> {
-    let nodes = ran.out.lines().filter_map(|line| line.strip_prefix("/dev/nvidia")?.split(' ').next());
+pub fn gpus(result: &RunResult) -> Vec<&str> {
+    let nodes = result.out.lines().filter_map(|line| line.strip_prefix("/dev/nvidia")?.split(' ').next());
     nodes.filter(|name| name.parse::<u32>().is_ok()).collect()
 }
 
-/// Whether the table of docs/container/left-in-images.md has a change of an image's root.
-fn is_left_by_design(change: &str) -> bool {
+/// Whether docs/container/left-in-images.md lists a change of an image's root.
+fn is_documented_change(change: &str) -> bool {
     let (path, kind) = match change.split_once(" -> ") {
         Some((path, target)) if !target.starts_with('/') && !target.trim_start_matches("../").contains('/') => {
             (path, "link")
@@ -80,12 +80,12 @@ fn left_files_table_rejects_other_changes() {
         "root/.profile 5",
         "usr/lib/libcuda.so.1 400",
     ] {
-        assert!(!is_left_by_design(change), "{change}");
+        assert!(!is_documented_change(change), "{change}");
     }
     for change in
         ["usr/lib64/libcuda.so.1 -> libcuda.so.550.163.01", "usr/bin/nvidia-smi 0", "etc/ld.so.cache 12", "proc/"]
     {
-        assert!(is_left_by_design(change), "{change}");
+        assert!(is_documented_change(change), "{change}");
     }
 }
 
@@ -101,37 +101,37 @@ fn container_gets_requested_gpu() {
             configure(&host, mode, low);
             let before = host.changes();
             let container = look(&host, image, "0");
-            let ran = container.run(WRAPPER);
-            let all = format!("{what}: {}{}", ran.out, ran.err);
-            assert!(ran.ok, "{all}");
+            let result = container.run(WRAPPER);
+            let all = format!("{what}: {}{}", result.out, result.err);
+            assert!(result.ok, "{all}");
             for line in [
                 "/dev/nvidia0 c3:0 666",
                 "/dev/nvidiactl c3:ff 666",
                 "/dev/nvidia-uvm eb:0 666",
                 "/dev/nvidia-uvm-tools eb:1 666",
             ] {
-                assert!(ran.out.lines().any(|found| found == line), "no {line} in {all}");
+                assert!(result.out.lines().any(|found| found == line), "no {line} in {all}");
             }
-            assert_eq!(gpus(&ran), ["0"], "{all}");
+            assert_eq!(gpus(&result), ["0"], "{all}");
             // The device cgroup lets through to a driver that is not there, and stops the other GPU's number.
             for node in ["nvidia0", "nvidiactl"] {
-                assert!(ran.out.contains(&format!("'/dev/{node}': No such device or address")), "{all}");
+                assert!(result.out.contains(&format!("'/dev/{node}': No such device or address")), "{all}");
             }
-            assert!(ran.out.contains("'/dev/other': Operation not permitted"), "{all}");
+            assert!(result.out.contains("'/dev/other': Operation not permitted"), "{all}");
             for library in ["libnvidia-ml.so.1 => /", "libcuda.so.1 => /"] {
-                assert!(ran.out.contains(library), "no {library} in {all}");
+                assert!(result.out.contains(library), "no {library} in {all}");
             }
-            assert!(ran.out.contains("communicate with the NVIDIA driver"), "{all}");
-            assert!(ran.out.contains("ModifyDeviceFiles: 0"), "{all}");
+            assert!(result.out.contains("communicate with the NVIDIA driver"), "{all}");
+            assert!(result.out.contains("ModifyDeviceFiles: 0"), "{all}");
             let left = container.changes();
-            assert!(left.iter().all(|change| is_left_by_design(change)), "{what}: {left:#?}");
+            assert!(left.iter().all(|change| is_documented_change(change)), "{what}: {left:#?}");
             assert_eq!(host.changes(), before, "{what}");
         }
     }
 }
 
 #[test]
-fn words_name_gpus() {
+fn visible_devices_values_select_gpus() {
     let Some(host) = Host::start(Driver::Release(R550, 8)) else { return };
     let third = facts::uuid(3);
     let words: [(&str, &[&str]); 6] = [
@@ -150,32 +150,37 @@ fn words_name_gpus() {
                 continue;
             }
             let container = look(&host, "glibc", word);
-            let ran = container.run(WRAPPER);
-            let all = format!("{mode} '{word}': {}{}", ran.out, ran.err);
-            assert!(ran.ok, "{all}");
-            assert_eq!(gpus(&ran), expected, "{all}");
+            let result = container.run(WRAPPER);
+            let all = format!("{mode} '{word}': {}{}", result.out, result.err);
+            assert!(result.ok, "{all}");
+            assert_eq!(gpus(&result), expected, "{all}");
             // `none` brings the driver without a GPU; `void` and nothing are no request at all.
             let is_requested = !["void", ""].contains(&word);
-            assert_eq!(ran.out.contains("libcuda.so.1 => /"), is_requested, "{all}");
+            assert_eq!(result.out.contains("libcuda.so.1 => /"), is_requested, "{all}");
             if !is_requested {
-                assert_eq!(ran.config, container.config, "{all}");
+                assert_eq!(result.config, container.config, "{all}");
                 assert_eq!(container.changes(), [""; 0], "{all}");
             }
         }
-        let ran = look(&host, "glibc", "8").run(WRAPPER);
-        assert!(!ran.ok && ran.out.is_empty() && ran.err.contains('8'), "{mode}: {}{}", ran.out, ran.err);
+        let result = look(&host, "glibc", "8").run(WRAPPER);
+        assert!(
+            !result.ok && result.out.is_empty() && result.err.contains('8'),
+            "{mode}: {}{}",
+            result.out,
+            result.err
+        );
     }
 }
 
 #[test]
-fn devices_stand_in_specification() {
+fn device_rules_are_in_specification() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     for mode in ["jit-cdi", "cdi"] {
         configure(&host, mode, "runc");
-        let ran = look(&host, "glibc", "1").run(WRAPPER);
-        assert!(ran.ok, "{}", ran.err);
+        let result = look(&host, "glibc", "1").run(WRAPPER);
+        assert!(result.ok, "{}", result.err);
         // What is in the specification is the runtime's own, so that a reload of systemd's units does not take it away.
-        let rules = ran.config["linux"]["resources"]["devices"].as_array().expect("rules");
+        let rules = result.config["linux"]["resources"]["devices"].as_array().expect("rules");
         let allows = |major: u32, minor: u32| {
             rules.iter().any(|rule| {
                 rule["allow"] == true && rule["major"] == major && rule["minor"] == minor && rule["access"] == "rwm"
@@ -199,14 +204,14 @@ fn image_needs_no_glibc_and_no_shell() {
             let plain = Container::new(&host, image, &ls).run(WRAPPER);
             assert!(!plain.out.contains("nvidia"), "{mode} {image}: {}", plain.out);
             let container = Container::new(&host, image, &ls).env(&["NVIDIA_VISIBLE_DEVICES=all"]);
-            let ran = container.run(WRAPPER);
+            let result = container.run(WRAPPER);
             for name in ["nvidia0", "nvidia1", "nvidiactl", "nvidia-smi", "libcuda.so.550.163.01", "libnvidia-ml.so.1"]
             {
-                let found = ran.out.lines().any(|line| line == name);
-                assert!(found, "no {name}: {mode} {image}: {}{}", ran.out, ran.err);
+                let found = result.out.lines().any(|line| line == name);
+                assert!(found, "no {name}: {mode} {image}: {}{}", result.out, result.err);
             }
             let left = container.changes();
-            assert!(left.iter().all(|change| is_left_by_design(change)), "{mode} {image}: {left:#?}");
+            assert!(left.iter().all(|change| is_documented_change(change)), "{mode} {image}: {left:#?}");
             assert_eq!(host.changes(), before, "{mode} {image}");
         }
     }

@@ -23,24 +23,24 @@ const MODULE: &str = "mpu.ko";
 const KEY: &str = "mpu.key";
 
 /// How long to wait for another builder: longer than a build takes, shorter than systemd waits for mpu.service.
-const PATIENCE: Duration = Duration::from_secs(300);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Locks a folder of the store.
-pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, ModuleError> {
+pub(super) fn lock_folder(folder: &Path, timeout: Duration) -> Result<File, ModuleError> {
     let path = folder.join("lock");
     let mut progress = None;
-    let taken = lock::open(&path).map_err(LockError::Io).and_then(|file| {
-        let waits = |by: &str| progress = Some(Progress::of(format!("waiting for {by} to finish")));
-        lock::hold(&file, &path, patience, waits).map(|()| file)
+    let locked = lock::open(&path).map_err(LockError::Io).and_then(|file| {
+        let on_wait = |by: &str| progress = Some(Progress::of(format!("waiting for {by} to finish")));
+        lock::hold(&file, &path, timeout, on_wait).map(|()| file)
     });
-    taken.map_err(|error| match error {
+    locked.map_err(|error| match error {
         LockError::Io(source) => BuildError::Store { path, source }.into(),
         LockError::Held(held) => held.into(),
     })
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ready {
+pub struct StoredModule {
     pub path: PathBuf,
     /// The build's duration; none if the module was stored.
     pub took: Option<Duration>,
@@ -58,33 +58,33 @@ impl Store {
     pub fn open(host: &Host, release: &str) -> Result<Store, ModuleError> {
         let dir = host.at(STORE).join(release);
         fs::create_dir_all(&dir).map_err(|source| BuildError::Store { path: dir.clone(), source })?;
-        let lock = hold(&dir, PATIENCE)?;
+        let lock = lock_folder(&dir, LOCK_TIMEOUT)?;
         Ok(Store { dir, signer: Signer::find(host, release), _lock: lock })
     }
 
     /// The stored module for a kernel, if it was made from these sources. For a host whose headers or compiler are gone.
-    pub fn stored(host: &Host, release: &str, sources: &Sources) -> Option<Ready> {
+    pub fn stored(host: &Host, release: &str, sources: &Sources) -> Option<StoredModule> {
         let dir = host.at(STORE).join(release);
         let key = fs::read_to_string(dir.join(KEY)).ok()?;
         let path = dir.join(MODULE);
-        (key.starts_with(&sources_line(sources)) && path.is_file()).then_some(Ready { path, took: None })
+        (key.starts_with(&sources_line(sources)) && path.is_file()).then_some(StoredModule { path, took: None })
     }
 
     /// The module: stored, if it was built from the same inputs, or else built now.
-    pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, ModuleError> {
+    pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<StoredModule, ModuleError> {
         let key = sources_line(sources) + &kernel_line(tools) + &signer_line(self.signer.as_ref());
         let (module, key_file) = (self.dir.join(MODULE), self.dir.join(KEY));
         if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|stored| stored == key) {
-            return Ok(Ready { path: module, took: None });
+            return Ok(StoredModule { path: module, took: None });
         }
         let began = Instant::now();
         self.build(sources, tools, &module, &key_file)?;
         fs::write(&key_file, key).map_err(|source| BuildError::Store { path: key_file, source })?;
-        Ok(Ready { path: module, took: Some(began.elapsed()) })
+        Ok(StoredModule { path: module, took: Some(began.elapsed()) })
     }
 
-    /// Removes the stored module, so that the next one is built.
-    pub fn forget(&self) {
+    /// Removes the key of the stored module, so that the module is built again.
+    pub fn invalidate(&self) {
         let _ = fs::remove_file(self.dir.join(KEY));
     }
 
@@ -93,7 +93,7 @@ impl Store {
             let path = path.to_path_buf();
             move |source| BuildError::Store { path, source }
         };
-        // The lock makes this name ours: an old folder is a killed builder's.
+        // The lock is held, so an old folder belongs to a killed builder.
         let work = self.dir.join("build");
         let _ = fs::remove_dir_all(&work);
         fs::create_dir(&work).map_err(store(&work))?;
@@ -194,14 +194,14 @@ impl Drop for Cleanup<'_> {
     }
 }
 
-/// The prefix of the module's own errors in a build's log, behind the compiler's messages.
-const OWN_WORDS: &str = "mpu_probes.sh: error:";
+/// The prefix of the module's own errors in a build log. They follow the compiler's messages.
+const OWN_ERROR_PREFIX: &str = "mpu_probes.sh: error:";
 
 /// The most useful line of a build's log: the build's own error, or the first that is not make's summary, or the last line.
 fn error_line(log: &str) -> String {
     let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
-    let own = lines().find(|line| line.starts_with(OWN_WORDS));
-    let error = own.or_else(|| first_error(lines()));
+    let own_error = lines().find(|line| line.starts_with(OWN_ERROR_PREFIX));
+    let error = own_error.or_else(|| first_error(lines()));
     error.or_else(|| lines().next_back()).unwrap_or("make printed nothing").to_string()
 }
 

@@ -1,5 +1,5 @@
-//! Checks whether this host can run the module engine, before anything is changed. Facts that no person can change are checked
-//! before those that a package cures.
+//! Checks whether this host can run the module engine, before anything is changed. Facts that nobody can change are checked before
+//! missing packages.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;

@@ -41,7 +41,7 @@ impl<'a> Elf<'a> {
 }
 
 /// The kernel's name (`ARCH`) of a processor by Rust's name.
-pub fn kernels_name(arch: &str) -> Option<&'static str> {
+pub fn kernel_arch(arch: &str) -> Option<&'static str> {
     MACHINES.iter().find(|row| row.1 == arch).map(|row| row.2)
 }
 
@@ -85,6 +85,6 @@ mod tests {
         for cut in 0..64 {
             assert_eq!(Elf::parse(&bytes[..cut]), None, "{cut} bytes");
         }
-        assert_eq!(kernels_name("aarch64"), Some("arm64"));
+        assert_eq!(kernel_arch("aarch64"), Some("arm64"));
     }
 }

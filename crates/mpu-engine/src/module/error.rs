@@ -36,7 +36,7 @@ pub enum ModuleError {
     Headers(#[from] HeadersError),
     /// A module for another kernel could not be built.
     #[error(transparent)]
-    Elsewhere(#[from] ElsewhereError),
+    OtherKernel(#[from] OtherKernelError),
     #[error(transparent)]
     State(#[from] StateError),
     /// Any of these, after module files could not be used.
@@ -64,9 +64,9 @@ impl ModuleError {
         ModuleError::Replacing { error: Box::new(self), now }
     }
 
-    pub fn plain(&self) -> &ModuleError {
+    pub fn innermost(&self) -> &ModuleError {
         match self {
-            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.plain(),
+            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.innermost(),
             error => error,
         }
     }
@@ -74,18 +74,18 @@ impl ModuleError {
 
 impl Explain for ModuleError {
     fn code(&self) -> &'static str {
-        self.inner().code()
+        self.variant().code()
     }
     fn exit(&self) -> Exit {
-        self.inner().exit()
+        self.variant().exit()
     }
     fn fix(&self) -> String {
-        self.inner().fix()
+        self.variant().fix()
     }
 }
 
 impl ModuleError {
-    fn inner(&self) -> &dyn Explain {
+    fn variant(&self) -> &dyn Explain {
         match self {
             ModuleError::Unfit(e) => e,
             ModuleError::UnknownDriver(e) => e,
@@ -95,9 +95,9 @@ impl ModuleError {
             ModuleError::Sign(e) => e,
             ModuleError::Held(e) => e,
             ModuleError::Headers(e) => e,
-            ModuleError::Elsewhere(e) => e,
+            ModuleError::OtherKernel(e) => e,
             ModuleError::State(e) => e,
-            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.inner(),
+            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.variant(),
         }
     }
 }
@@ -153,13 +153,13 @@ pub enum HeadersError {
     #[error("the headers in {} are not prepared: no {missing}", path.display())]
     Unprepared { path: PathBuf, missing: &'static str },
     #[error("the headers in {} have a second part that is not there: {missing}", path.display())]
-    Half { path: PathBuf, missing: String },
+    MissingPart { path: PathBuf, missing: String },
     #[error("the headers in {} are for {found}, and {requested} was requested", path.display())]
     OtherArch { path: PathBuf, found: String, requested: String },
     #[error("the build tools of the headers do not run on this machine ({})", tool.display())]
     Tools { tool: PathBuf },
     #[error("make cannot work with {}: a path with a space or a colon", path.display())]
-    Unspeakable { path: PathBuf },
+    PathUnusable { path: PathBuf },
 }
 
 impl HeadersError {
@@ -170,16 +170,16 @@ impl HeadersError {
             HeadersError::Unreadable { .. } => {
                 ("headers_unreadable", NotReady, "name a folder that exists and that you may read")
             }
-            HeadersError::NotHeaders { release, .. } => return ("not_headers", NotReady, to_unpack(release)),
+            HeadersError::NotHeaders { release, .. } => return ("not_headers", NotReady, unpack_hint(release)),
             HeadersError::OtherRelease { release, .. } => {
-                return ("headers_of_another_kernel", NotReady, to_unpack(release));
+                return ("headers_of_another_kernel", NotReady, unpack_hint(release));
             }
             HeadersError::Unprepared { .. } => (
                 "headers_unprepared",
                 NotReady,
                 "use the distribution's header package; in a source tree, run `make modules_prepare` after a full build",
             ),
-            HeadersError::Half { missing, .. } => {
+            HeadersError::MissingPart { missing, .. } => {
                 let fix = format!(
                     "unpack the package that has {missing} into the same folder (Debian: linux-headers-…-common and linux-kbuild-…)"
                 );
@@ -193,7 +193,7 @@ impl HeadersError {
                 NotReady,
                 "use a machine of the headers' processor; or, of Debian's headers, unpack linux-kbuild for this machine",
             ),
-            HeadersError::Unspeakable { .. } => {
+            HeadersError::PathUnusable { .. } => {
                 ("path_unusable", NotReady, "use a folder without spaces and colons in its path")
             }
         };
@@ -203,7 +203,7 @@ impl HeadersError {
 
 explain_by_facts!(HeadersError);
 
-fn to_unpack(release: &str) -> String {
+fn unpack_hint(release: &str) -> String {
     format!(
         "unpack that kernel's header package into a folder (Debian: `dpkg -x linux-headers-{release}_….deb DIR`; RHEL: \
          kernel-devel-{release}, by rpm2cpio) and name the folder"
@@ -211,7 +211,7 @@ fn to_unpack(release: &str) -> String {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ElsewhereError {
+pub enum OtherKernelError {
     #[error("{} is there already", path.display())]
     Exists { path: PathBuf },
     #[error("cannot write to {}", path.display())]
@@ -222,20 +222,20 @@ pub enum ElsewhereError {
     Wrong { error: SourceError, log: PathBuf },
 }
 
-impl ElsewhereError {
+impl OtherKernelError {
     fn facts(&self) -> Facts {
         match self {
-            ElsewhereError::Exists { path } => {
+            OtherKernelError::Exists { path } => {
                 let folder = path.parent().unwrap_or(path).display();
                 ("output_exists", Exit::Failed, format!("name another folder with --out, or remove {folder}"))
             }
-            ElsewhereError::Out { .. } => {
+            OtherKernelError::Out { .. } => {
                 ("output_unwritable", Exit::Failed, "name a folder with --out that you may write to".to_string())
             }
-            ElsewhereError::Core { wanted, .. } => {
+            OtherKernelError::Core { wanted, .. } => {
                 ("core_for_another_processor", Exit::NotReady, format!("use the mpu of a release for {wanted}"))
             }
-            ElsewhereError::Wrong { log, .. } => {
+            OtherKernelError::Wrong { log, .. } => {
                 let anew = "the headers contradict themselves: get the distribution's package anew";
                 ("built_wrong", Exit::Failed, format!("read {}; {anew}", log.display()))
             }
@@ -243,4 +243,4 @@ impl ElsewhereError {
     }
 }
 
-explain_by_facts!(ElsewhereError);
+explain_by_facts!(OtherKernelError);

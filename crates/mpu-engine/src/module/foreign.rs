@@ -3,8 +3,8 @@
 //! Source: the Makefile, install.sh, run.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu.
 
 use super::checks::Unfit;
-use super::packed;
-use super::prebuilt::{INSTALLED, named_mpu};
+use super::compression;
+use super::prebuilt::{INSTALLED, module_file_names};
 use super::sources;
 use super::state::{Instance, Presence};
 use mpu_host::host::Host;
@@ -63,7 +63,7 @@ pub fn loaded(host: &Host) -> Foreign {
     Foreign { loaded, version, ..Foreign::default() }
 }
 
-pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
+pub fn check_names_are_free(host: &Host) -> Result<(), Unfit> {
     if loaded(host).is_none() {
         return Ok(());
     }
@@ -80,10 +80,11 @@ fn modules(host: &Host) -> Vec<PathBuf> {
         let folders = INSTALLED.iter().filter(|folder| !folder.ends_with("dkms"));
         folders.map(move |folder| Path::new(KERNELS).join(&release).join(folder))
     };
-    let files = releases.into_iter().flat_map(folders_of).flat_map(|folder| named_mpu(&folder));
+    let files = releases.into_iter().flat_map(folders_of).flat_map(|folder| module_file_names(&folder));
     let is_foreign = |path: &PathBuf| {
         let file = open_regular(&host.at(path), Links::Followed).ok();
-        let bytes = file.and_then(|file| packed::contents(host, file, packed::packing(path).1).ok());
+        let bytes =
+            file.and_then(|file| compression::read_module(host, file, compression::compression_of(path).1).ok());
         bytes.is_some_and(|bytes| sources::is_foreign(&bytes))
     };
     files.filter(is_foreign).collect()
@@ -100,7 +101,7 @@ impl Foreign {
         *self == Foreign::default()
     }
 
-    /// What was found, as half a sentence.
+    /// The findings, as half a sentence.
     pub fn in_words(&self) -> String {
         let files: Vec<String> = self
             .files

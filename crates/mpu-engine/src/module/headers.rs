@@ -69,14 +69,14 @@ pub fn find(host: &Host, folder: &Path, release: &str, requested: Option<&str>) 
     let modpost = path.join("scripts/mod/modpost");
     if !path.join("scripts").is_dir() {
         let missing = fs::read_link(path.join("scripts")).unwrap_or_else(|_| "scripts".into());
-        return Err(HeadersError::Half { path, missing: missing.display().to_string() }.into());
+        return Err(HeadersError::MissingPart { path, missing: missing.display().to_string() }.into());
     }
-    if modpost.is_file() && !signing::runs(&modpost) {
+    if modpost.is_file() && !signing::can_run(&modpost) {
         return Err(HeadersError::Tools { tool: modpost }.into());
     }
     let other = Some(arch).filter(|arch| *arch != std::env::consts::ARCH);
     if other.is_some() {
-        more.push(format!("ARCH={}", elf::kernels_name(arch).unwrap_or(arch)));
+        more.push(format!("ARCH={}", elf::kernel_arch(arch).unwrap_or(arch)));
         more.push(format!("CROSS_COMPILE={arch}-linux-gnu-"));
     }
     Ok(Headers { arch, tools: checks::tools(host, release, &config, path, other, more)? })
@@ -86,7 +86,7 @@ pub fn find(host: &Host, folder: &Path, release: &str, requested: Option<&str>) 
 pub fn check_path_for_make(path: &Path) -> Result<(), HeadersError> {
     match path.to_str().is_some_and(|text| !text.contains(|c: char| c.is_whitespace() || c == ':')) {
         true => Ok(()),
-        false => Err(HeadersError::Unspeakable { path: path.to_path_buf() }),
+        false => Err(HeadersError::PathUnusable { path: path.to_path_buf() }),
     }
 }
 
@@ -143,7 +143,7 @@ fn common_part(path: &Path) -> Result<Vec<String>, HeadersError> {
         (false, true) => Ok(Vec::new()),
         (false, false) => {
             let missing = name.to_string_lossy().into_owned();
-            Err(HeadersError::Half { path: path.to_path_buf(), missing })
+            Err(HeadersError::MissingPart { path: path.to_path_buf(), missing })
         }
     }
 }

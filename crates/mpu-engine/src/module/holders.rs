@@ -6,10 +6,10 @@ use mpu_host::host::Host;
 use mpu_os::text::printable;
 use std::fmt;
 
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 /// The longest `comm`: 16 bytes and a newline (proc_pid_comm(5)).
-const COMMAND: usize = 64;
-const LONGEST_NAME: usize = 128;
+const MAX_COMMAND: usize = 64;
+const MAX_NAME: usize = 128;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderInfo {
@@ -21,18 +21,18 @@ pub struct HolderInfo {
 }
 
 /// The callers that the module lists, the longest first.
-pub fn look(host: &Host, state: &State) -> Vec<HolderInfo> {
+pub fn describe_holders(host: &Host, state: &State) -> Vec<HolderInfo> {
     let mut holders = state.holders.clone();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.millis));
     let describe = |holder: Holder| {
-        let comm = host.beginning(format!("/proc/{}/comm", holder.pid.get()), COMMAND);
+        let comm = host.beginning(format!("/proc/{}/comm", holder.pid.get()), MAX_COMMAND);
         let command = comm.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_string());
         let name = |container: containers::Container| {
             let short = container.short_id().to_string();
             container.name.unwrap_or(short)
         };
         // A user may put control characters into the name of a program or container.
-        let clean = |text: String| printable(&text, LONGEST_NAME);
+        let clean = |text: String| printable(&text, MAX_NAME);
         let container = containers::of(host, holder.pid).map(name);
         HolderInfo { holder, command: command.map(clean), container: container.map(clean) }
     };
@@ -40,8 +40,8 @@ pub fn look(host: &Host, state: &State) -> Vec<HolderInfo> {
 }
 
 /// The control's name, if MPU translates it.
-pub fn name_of(asks: CallKind) -> Option<&'static str> {
-    let CallKind::Control(cmd) = asks else { return None };
+pub fn control_name(kind: CallKind) -> Option<&'static str> {
+    let CallKind::Control(cmd) = kind else { return None };
     mpu_abi::ROWS.iter().find(|row| row.cmd == cmd).map(|row| row.control.name())
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for HolderInfo {
             (None, Some(container)) => write!(f, " (in container {container})")?,
             (None, None) => {}
         }
-        match (self.holder.control, name_of(self.holder.control)) {
+        match (self.holder.control, control_name(self.holder.control)) {
             (CallKind::Control(cmd), Some(name)) => write!(f, " in control {name} (0x{:08x})", cmd.0)?,
             (CallKind::Control(cmd), None) => write!(f, " in control 0x{:08x}", cmd.0)?,
             (CallKind::NotKnown, _) => write!(f, ", whose argument the driver still reads,")?,
@@ -70,8 +70,8 @@ pub fn in_words(inside: u64, holders: &[HolderInfo]) -> String {
     if holders.is_empty() {
         return format!("{callers} inside the driver");
     }
-    let mut named: Vec<String> = holders.iter().take(NAMED).map(HolderInfo::to_string).collect();
-    match holders.len().saturating_sub(NAMED) {
+    let mut named: Vec<String> = holders.iter().take(MAX_NAMED).map(HolderInfo::to_string).collect();
+    match holders.len().saturating_sub(MAX_NAMED) {
         0 => {}
         more => named.push(format!("and {more} more, which `mpu status` lists")),
     }
@@ -92,7 +92,7 @@ mod tests {
         fake.write("/proc/4242/cgroup", &format!("0::/system.slice/docker-{id}.scope\n"));
         fake.write("/sys/module/mpu/parameters/state", HELD);
         let state = state::read(&fake.host()).expect("readable").expect("up");
-        let holders = look(&fake.host(), &state);
+        let holders = describe_holders(&fake.host(), &state);
         let words = in_words(state.inside, &holders);
         assert_eq!(
             words,
@@ -101,7 +101,7 @@ mod tests {
              process 70, whose argument the driver still reads, for 0.2 s"
         );
         let pids = mpu_abi::ROWS.iter().find(|row| row.control.name() == "GPU_GET_PIDS").expect("a row").cmd;
-        assert_eq!(name_of(CallKind::Control(pids)), Some("GPU_GET_PIDS"));
+        assert_eq!(control_name(CallKind::Control(pids)), Some("GPU_GET_PIDS"));
         let many = vec![holders[0].clone(); 5];
         assert!(in_words(5, &many).ends_with("and 2 more, which `mpu status` lists"));
         assert_eq!(in_words(1, &[]), "1 caller is inside the driver");

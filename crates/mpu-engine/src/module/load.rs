@@ -57,7 +57,7 @@ impl Kernel for Running {
 }
 
 /// Fails if facts of the host are about another kernel than the one to change.
-pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
+pub fn check_is_running_kernel(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
     if kernel.is_for(host) { Ok(()) } else { Err(LoadError::OtherRoot { root: host.at("/") }) }
 }
 
@@ -69,8 +69,8 @@ pub struct Parameters<'a> {
 }
 
 impl Parameters<'_> {
-    /// The argument of `finit_module`. Defaults are left out: an older module may not know the name.
-    pub(super) fn words(self) -> String {
+    /// The argument of `finit_module`. Defaults are left out: an older module may lack the parameter.
+    pub(super) fn module_arguments(self) -> String {
         let policy = (!self.policy.is_empty()).then(|| format!("policy=\"{}\"", self.policy));
         let redirect = (self.redirect != Redirect::Auto).then(|| format!("redirect={}", self.redirect.word()));
         policy.into_iter().chain(redirect).collect::<Vec<_>>().join(" ")
@@ -87,56 +87,61 @@ pub fn insert(
 ) -> Result<State, ModuleError> {
     let at = |source| LoadError::Open { path: path.to_path_buf(), source };
     let file = File::open(path).map_err(at)?;
-    let parameters = CString::new(parameters.words()).map_err(|error| at(error.into()))?;
+    let parameters = CString::new(parameters.module_arguments()).map_err(|error| at(error.into()))?;
     let log = kernel.mark_log();
     if let Err(source) = kernel.insert(instance, &file, &parameters) {
         if source.raw_os_error() == Some(libc::ETIMEDOUT) {
             let (inside, holders) = inside(host, instance.other());
             return Err(LoadError::Drain { inside, holders }.into());
         }
-        let log = log.map(last_words).unwrap_or_default();
-        let for_its_signature = is_refusal(&source) && signing::demanded(host);
+        let log = log.map(last_kernel_message).unwrap_or_default();
+        let is_signature_refusal = is_refusal(&source) && signing::demanded(host);
         let release = host.release().unwrap_or_default();
-        let advice = for_its_signature.then(|| signing::advice(host, &release, Some(path)));
+        let advice = is_signature_refusal.then(|| signing::advice(host, &release, Some(path)));
         return Err(LoadError::Insert { path: path.to_path_buf(), log, advice, source }.into());
     }
-    let state = match state::read_of(host, instance) {
+    let state = match state::read_instance(host, instance) {
         Ok(Some(state)) => state,
-        Ok(None) => return Err(take_out(host, kernel, instance, LoadError::Mute.into())),
-        Err(error) => return Err(take_out(host, kernel, instance, error.into())),
+        Ok(None) => return Err(undo_load(host, kernel, instance, LoadError::NoState.into())),
+        Err(error) => return Err(undo_load(host, kernel, instance, error.into())),
     };
     match state.refused {
         Some(Refusal { symbol, errno }) => {
-            Err(take_out(host, kernel, instance, LoadError::Redirect { symbol, errno }.into()))
+            Err(undo_load(host, kernel, instance, LoadError::Redirect { symbol, errno }.into()))
         }
         None => Ok(state),
     }
 }
 
 /// Checks a module that waits although the driver is loaded: the driver does not fit this module.
-pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, ModuleError> {
+pub fn check_attached(
+    host: &Host,
+    kernel: &dyn Kernel,
+    state: State,
+    driver: Option<&Driver>,
+) -> Result<State, ModuleError> {
     let (Phase::Waiting, Some(driver)) = (&state.phase, driver) else { return Ok(state) };
     // The driver may have come or gone meanwhile.
     thread::sleep(Duration::from_millis(100));
-    let now = state::read(host)?.ok_or(LoadError::Mute)?;
+    let now = state::read(host)?.ok_or(LoadError::NoState)?;
     if now.phase == Phase::Waiting && Driver::loaded(host).is_some() {
         let error = LoadError::Unattached { version: driver.version.clone() };
-        return Err(take_out(host, kernel, now.instance, error.into()));
+        return Err(undo_load(host, kernel, now.instance, error.into()));
     }
     Ok(now)
 }
 
 /// Undoes a failed load. Errors here are ignored: the caller needs the reason of the failure.
-fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: ModuleError) -> ModuleError {
+fn undo_load(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: ModuleError) -> ModuleError {
     let _ = remove(host, kernel, instance, Duration::from_secs(5), "mpu up");
     reason
 }
 
 /// The module's limit for one wait. Longer waits are split.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// The least time for unloading a retired module: readers of its files are gone in a moment.
-const SHORTEST_TRY: Duration = Duration::from_secs(2);
+/// Minimum time for unloading a retired module: a process that reads its files closes them soon.
+const MIN_UNLOAD_TIME: Duration = Duration::from_secs(2);
 
 /// Unloads the module in two steps. First it retires: new callers go straight to the driver, callers inside get time to leave, and
 /// then the redirects are removed. If a caller stays inside, all is as before, and the error names it. Then the kernel frees the
@@ -154,7 +159,7 @@ pub fn remove(
     let _progress = Progress::of("waiting for callers to leave the driver");
     let retired = retire(host, kernel, instance, patience, again)?;
     let patience =
-        if retired { patience.saturating_sub(began.elapsed()).max(SHORTEST_TRY.min(patience)) } else { patience };
+        if retired { patience.saturating_sub(began.elapsed()).max(MIN_UNLOAD_TIME.min(patience)) } else { patience };
     let began_to_unload = Instant::now();
     loop {
         match kernel.remove(instance) {
@@ -166,7 +171,8 @@ pub fn remove(
         if began_to_unload.elapsed() >= patience {
             let (inside, holders) = inside(host, instance);
             let waited = began.elapsed();
-            let is_retired = matches!(state::read_of(host, instance), Ok(Some(state)) if state.phase == Phase::Retired);
+            let is_retired =
+                matches!(state::read_instance(host, instance), Ok(Some(state)) if state.phase == Phase::Retired);
             return Err(match is_retired {
                 true => LoadError::StillReferenced { inside, holders, waited, again },
                 false => LoadError::Busy { inside, holders, waited, again },
@@ -189,11 +195,11 @@ fn retire(
         // The parameter takes whole milliseconds: round up.
         let remaining = patience.saturating_sub(began.elapsed()).as_micros().div_ceil(1000);
         let remaining = Duration::from_millis(u64::try_from(remaining).unwrap_or(u64::MAX));
-        let Err(source) = kernel.retire(host, instance, remaining.min(LONGEST_WAIT)) else { return Ok(true) };
+        let Err(source) = kernel.retire(host, instance, remaining.min(MAX_WAIT)) else { return Ok(true) };
         match source.raw_os_error() {
             // Format 1, or already unloaded.
             Some(libc::ENOENT) => return Ok(false),
-            Some(libc::EBUSY) if remaining > LONGEST_WAIT => {}
+            Some(libc::EBUSY) if remaining > MAX_WAIT => {}
             Some(libc::EBUSY) => {
                 let (inside, holders) = inside(host, instance);
                 return Err(LoadError::Busy { inside, holders, waited: began.elapsed(), again });
@@ -205,25 +211,25 @@ fn retire(
 }
 
 fn inside(host: &Host, instance: Instance) -> (u64, Vec<HolderInfo>) {
-    match state::read_of(host, instance) {
-        Ok(Some(state)) => (state.inside, holders::look(host, &state)),
+    match state::read_instance(host, instance) {
+        Ok(Some(state)) => (state.inside, holders::describe_holders(host, &state)),
         _ => (0, Vec::new()),
     }
 }
 
 /// The newest kernel message about the module since the mark.
-fn last_words(mut log: File) -> String {
-    let mut words = String::new();
+fn last_kernel_message(mut log: File) -> String {
+    let mut message = String::new();
     let mut record = [0u8; 8192];
     // Each read of /dev/kmsg returns one record, `priority,number,time,flags;text`.
     while let Ok(len @ 1..) = log.read(&mut record) {
         let text = String::from_utf8_lossy(&record[..len]).into_owned();
         let line = text.split_once(';').map_or("", |(_, rest)| rest).lines().next().unwrap_or("");
         if line.starts_with("mpu") || ["module", "ELF", "ockdown"].iter().any(|word| line.contains(word)) {
-            words = line.trim().to_string();
+            message = line.trim().to_string();
         }
     }
-    words
+    message
 }
 
 #[cfg(any(test, feature = "fake"))]

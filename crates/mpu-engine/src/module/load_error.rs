@@ -20,7 +20,7 @@ pub enum LoadError {
     #[error("{}", not_placed(symbol, *errno))]
     Redirect { symbol: String, errno: i32 },
     #[error("the module is loaded, but its state cannot be read")]
-    Mute,
+    NoState,
     #[error("NVIDIA driver {version} is loaded, but the module does not find the function that receives its calls")]
     Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
@@ -57,7 +57,7 @@ fn in_parentheses(log: &str) -> String {
 pub const TRACING: &str = "kernel.ftrace_enabled";
 
 /// The module names this in place of a function if the kernel refused all of them together.
-pub(super) const TOGETHER: &str = "functions";
+pub(super) const ALL_FUNCTIONS: &str = "functions";
 
 /// A refused redirect, as a sentence.
 pub fn not_placed(symbol: &str, errno: i32) -> String {
@@ -65,12 +65,12 @@ pub fn not_placed(symbol: &str, errno: i32) -> String {
         TRACING => {
             "function tracing is switched off (kernel.ftrace_enabled = 0), by which the module redirects".to_string()
         }
-        TOGETHER => format!("the module cannot redirect the driver's functions: {}", why_not(errno)),
-        _ => format!("the module cannot redirect the driver's {symbol}: {}", why_not(errno)),
+        ALL_FUNCTIONS => format!("the module cannot redirect the driver's functions: {}", redirect_errno_text(errno)),
+        _ => format!("the module cannot redirect the driver's {symbol}: {}", redirect_errno_text(errno)),
     }
 }
 
-fn why_not(errno: i32) -> String {
+fn redirect_errno_text(errno: i32) -> String {
     match errno {
         libc::EBUSY => "another module has one already (a live patch, or another shim)".to_string(),
         libc::ENOENT => "this driver has no such function".to_string(),
@@ -117,7 +117,7 @@ impl LoadError {
                 };
                 ("redirect_refused", if *errno == libc::EBUSY { Refused } else { Failed }, fix)
             }
-            LoadError::Mute => ("no_state", Failed, "`mpu down`, then `mpu up` again"),
+            LoadError::NoState => ("no_state", Failed, "`mpu down`, then `mpu up` again"),
             LoadError::Unattached { .. } => ("driver_not_found", Failed, UPDATE),
             LoadError::OtherVersion { .. } => {
                 ("other_version_up", Failed, "`mpu up --replace` lets this version take over without a gap")

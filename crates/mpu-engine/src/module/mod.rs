@@ -2,15 +2,15 @@
 
 pub mod build;
 pub mod checks;
+pub mod compression;
 pub mod elf;
-pub mod elsewhere;
 pub mod error;
 pub mod foreign;
 pub mod headers;
 pub mod holders;
 pub mod load;
 pub mod load_error;
-pub mod packed;
+pub mod other_kernel;
 pub mod plan;
 pub mod prebuilt;
 pub mod proof;

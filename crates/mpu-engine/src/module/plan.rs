@@ -8,7 +8,7 @@ use super::load_error::LoadError;
 use super::prebuilt::{self, SearchResult};
 use super::sources::{self, Built, PassedOver, SourceError, Sources};
 use super::state::{self, Instance, Phase, State};
-use super::{foreign, packed};
+use super::{compression, foreign};
 use crate::signing::{self, Signer};
 use clap::ValueHint;
 use mpu_host::config::{Drivers, Modules, Redirect};
@@ -96,7 +96,7 @@ pub enum Plan {
 pub struct Load {
     /// The kernel's release.
     pub release: String,
-    /// A useless module is loaded in its place.
+    /// A loaded module that does nothing must be unloaded first.
     pub leftover: bool,
     /// The module that it replaces.
     pub replaces: Option<State>,
@@ -112,10 +112,10 @@ pub enum ModuleFile {
     Build(Sources, Toolchain),
 }
 
-/// Decides. Everything that can fail without a trace fails here.
+/// Makes the plan. Every check that changes nothing on the host is made here.
 ///
 /// # Errors
-/// Why this host cannot have the module, or must not. A module to be replaced is still up then.
+/// If this host cannot run the module, or must not. A module to be replaced is then still up.
 pub fn preflight(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Plan, ModuleError> {
     if options.build_only {
         let release = checks::kernel(host)?;
@@ -127,7 +127,7 @@ pub fn preflight(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) 
     }
     let leftover = found.as_ref().is_some_and(|state| is_useless(state, driver));
     let replaces = match found.filter(|_| !leftover) {
-        Some(state) if !options.replace || is_in_place(&state) => return already(state).map(Plan::Keep),
+        Some(state) if !options.replace || is_in_place(&state) => return accept_same_version(state).map(Plan::Keep),
         found => found,
     };
     match load(host, options, driver) {
@@ -141,7 +141,7 @@ pub fn preflight(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) 
 
 /// How to load a module if none works now.
 fn load(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Load, ModuleError> {
-    foreign::names_are_free(host)?;
+    foreign::check_names_are_free(host)?;
     if !host.has_capability(CAP_SYS_MODULE) {
         return Err(Unfit::NotRoot.into());
     }
@@ -154,21 +154,21 @@ fn load(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result
         (None, None) => ready_made(host, &release, options.modules),
     };
     let passed_over = ready.passed_over.clone();
-    may_load(host, &release, options, &ready).map_err(|error| error.after(passed_over.clone()))?;
+    check_may_load(host, &release, options, &ready).map_err(|error| error.after(passed_over.clone()))?;
     options.drivers.take(driver)?;
-    let file = file_of(host, &release, options, ready).map_err(|error| error.after(passed_over.clone()))?;
+    let file = module_file(host, &release, options, ready).map_err(|error| error.after(passed_over.clone()))?;
     Ok(Load { release, leftover: false, replaces: None, file, passed_over })
 }
 
-/// Why this host, without a running module, cannot have the module. Missing rights do not count: they are the same for every engine.
-/// An unknown driver release does not count either: any other engine does not know it too.
+/// Why this host, without a running module, cannot run the module. Missing rights do not count: every engine needs them. An unknown
+/// driver release does not count: no engine knows it.
 pub fn unfit<'a>(host: &Host, plan: &'a Result<Plan, ModuleError>) -> Option<&'a ModuleError> {
     let error = plan.as_ref().err().filter(|error| !matches!(error, ModuleError::Replacing { .. }))?;
-    (matches!(error.plain(), ModuleError::Unfit(_)) && host.has_capability(CAP_SYS_MODULE)).then_some(error)
+    (matches!(error.innermost(), ModuleError::Unfit(_)) && host.has_capability(CAP_SYS_MODULE)).then_some(error)
 }
 
 /// Accepts a running module, unless it is another version.
-pub(super) fn already(state: State) -> Result<State, ModuleError> {
+pub(super) fn accept_same_version(state: State) -> Result<State, ModuleError> {
     let this = env!("CARGO_PKG_VERSION");
     match state.version == this {
         true => Ok(state),
@@ -187,7 +187,7 @@ fn is_useless(state: &State, driver: Option<&Driver>) -> bool {
 }
 
 /// Whether a loaded module translates, or will with its driver.
-pub(super) fn is_at_work(state: &State, driver: Option<&Driver>) -> bool {
+pub(super) fn is_working(state: &State, driver: Option<&Driver>) -> bool {
     state.phase != Phase::Stuck && !is_useless(state, driver)
 }
 
@@ -214,7 +214,7 @@ pub fn ready_made(host: &Host, release: &str, modules: Modules) -> ReadyMade {
     match usable {
         Some(built) => ReadyMade { file: Some((Origin::Prebuilt, built)), passed_over, needs_signature },
         None => {
-            let of_host = not_prebuilt(host, release, modules);
+            let of_host = installed_module(host, release, modules);
             let passed_over = [passed_over, of_host.passed_over].concat();
             ReadyMade { file: of_host.file, passed_over, needs_signature }
         }
@@ -222,7 +222,7 @@ pub fn ready_made(host: &Host, release: &str, modules: Modules) -> ReadyMade {
 }
 
 /// An installed module that was not built elsewhere, unless only prebuilt ones are configured.
-pub(super) fn not_prebuilt(host: &Host, release: &str, modules: Modules) -> ReadyMade {
+pub(super) fn installed_module(host: &Host, release: &str, modules: Modules) -> ReadyMade {
     let SearchResult { usable, passed_over } = match modules {
         Modules::Any => prebuilt::find_installed(host, release),
         Modules::Prebuilt => SearchResult::default(),
@@ -231,7 +231,7 @@ pub(super) fn not_prebuilt(host: &Host, release: &str, modules: Modules) -> Read
 }
 
 /// Whether this kernel permits loading the module at hand, or the one to be built.
-pub(super) fn may_load(
+pub(super) fn check_may_load(
     host: &Host,
     release: &str,
     options: &ModuleOptions,
@@ -254,8 +254,8 @@ pub(super) fn may_load(
     Ok(())
 }
 
-/// The module at hand; or else sources and tools to build it, or one that was built before the tools went.
-pub(super) fn file_of(
+/// The module at hand, else sources and tools to build one, else a stored one that was built before the tools were removed.
+pub(super) fn module_file(
     host: &Host,
     release: &str,
     options: &ModuleOptions,
@@ -264,36 +264,36 @@ pub(super) fn file_of(
     if let Some((origin, built)) = ready.file {
         return Ok(ModuleFile::Ready(origin, built));
     }
-    match (checks::toolchain(host, release), stored(host, release, options)) {
+    match (checks::toolchain(host, release), stored_module(host, release, options)) {
         (Ok(tools), _) => Ok(ModuleFile::Build(sources_of(options)?, tools)),
         (Err(_), Some(stored)) => Ok(ModuleFile::Ready(Origin::Kept, stored)),
         (Err(unfit), None) => Err(unfit.into()),
     }
 }
 
-fn stored(host: &Host, release: &str, options: &ModuleOptions) -> Option<Built> {
+fn stored_module(host: &Host, release: &str, options: &ModuleOptions) -> Option<Built> {
     let path = Store::stored(host, release, &sources_of(options).ok()?)?.path;
     Some(Built { signed: signing::is_signed(&path), path })
 }
 
 /// Whether the module to be built will be signed, or the stored one is.
 fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
-    Signer::find(host, release).is_some() || stored(host, release, options).is_some_and(|stored| stored.signed)
+    Signer::find(host, release).is_some() || stored_module(host, release, options).is_some_and(|stored| stored.signed)
 }
 
 /// The module that the administrator named. It may be packed.
 fn named_module(host: &Host, path: &Path, release: &str) -> Result<Built, ModuleError> {
     let opened = open_regular(path, Links::Followed);
     let file = opened.map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
-    let bytes = packed::contents(host, file, packed::packing(path).1);
+    let bytes = compression::read_module(host, file, compression::compression_of(path).1);
     let bytes = bytes.map_err(|why| BuildError::Unpack { path: path.to_path_buf(), why })?;
-    Ok(sources::look(&bytes, path, "mpu", release, std::env::consts::ARCH)?)
+    Ok(sources::check_module(&bytes, path, "mpu", release, std::env::consts::ARCH)?)
 }
 
 fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
     Ok(match &options.source {
         Some(dir) => Sources::in_directory(dir)?,
-        None => Sources::carried()?,
+        None => Sources::embedded()?,
     })
 }
 
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn each_broken_host_has_its_reason() {
+    fn broken_host_is_refused_with_reason() {
         use Exit::{NotReady, Refused};
         assert_eq!(why(&Setup::new()), None);
         let build = format!("/lib/modules/{RELEASE}/build");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn module_at_work_is_kept_whatever_host_lacks() {
+    fn working_module_is_kept_on_unfit_host() {
         let s = Setup::new();
         s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
         s.fake.write("/sys/module/mpu/parameters/state", state::ARMED);

@@ -1,9 +1,9 @@
 //! Finds modules that are already built: installed by DKMS, or built elsewhere and brought to this node as
-//! `<folder>/<kernel release>/mpu.ko` (docs/prebuilt.md). A user who can change such a file is as good as root, so only root may
-//! (`trust`).
+//! `<folder>/<kernel release>/mpu.ko` (docs/prebuilt.md). A user who can change such a file can become root, so only root may be able
+//! to (`trust`).
 
 use super::build::NEXT;
-use super::packed::{self, PACKINGS};
+use super::compression::{self, COMPRESSIONS};
 use super::sources::{self, Built, PassedOver, SourceError};
 use super::trust;
 use mpu_host::explain::causes;
@@ -21,16 +21,16 @@ pub struct SearchResult {
 }
 
 /// Folders below `/lib/modules/<release>` where DKMS puts modules: Debian's and Ubuntu's, the common one, SUSE's and Fedora's, and the
-/// one for a person.
+/// one for manual installation.
 pub(super) const INSTALLED: [&str; 4] = ["updates/dkms", "updates", "extra", "extra/dkms"];
 
 /// Looks for a module that was built elsewhere. `check` may pass a module over.
 pub fn find(host: &Host, release: &str, check: impl Fn(&Built) -> Result<(), String>) -> SearchResult {
-    // A release is one name: it must not lead to another folder.
+    // A release is one path component: it must not lead to another folder.
     if release.contains('/') || release.starts_with('.') {
         return SearchResult::default();
     }
-    let files = FOLDERS.iter().flat_map(|folder| named_mpu(&host.at(folder).join(release)));
+    let files = FOLDERS.iter().flat_map(|folder| module_file_names(&host.at(folder).join(release)));
     search(files.filter(|path| fs::symlink_metadata(path).is_ok()), |path| {
         let folder = path.ancestors().nth(2).unwrap_or(path);
         usable(host, folder, path, release).and_then(|built| check(&built).map(|()| built))
@@ -40,12 +40,12 @@ pub fn find(host: &Host, release: &str, check: impl Fn(&Built) -> Result<(), Str
 /// Looks for a module of this version among the kernel's modules, from DKMS or a person.
 pub fn find_installed(host: &Host, release: &str) -> SearchResult {
     let folders = INSTALLED.iter().map(|folder| host.at("/lib/modules").join(release).join(folder));
-    search(folders.flat_map(|folder| named_mpu(&folder)).filter(|path| path.is_file()), |path| {
-        let file = File::open(path).map_err(|error| packed::cannot_be_read(&error))?;
-        let bytes = packed::contents(host, file, packed::packing(path).1)?;
-        let built = sources::look(&bytes, path, "mpu", release, std::env::consts::ARCH);
-        let built = built.map_err(|error| about(&error))?;
-        of_this_version(&bytes).map(|()| built)
+    search(folders.flat_map(|folder| module_file_names(&folder)).filter(|path| path.is_file()), |path| {
+        let file = File::open(path).map_err(|error| compression::describe_read_error(&error))?;
+        let bytes = compression::read_module(host, file, compression::compression_of(path).1)?;
+        let built = sources::check_module(&bytes, path, "mpu", release, std::env::consts::ARCH);
+        let built = built.map_err(|error| describe_fault(&error))?;
+        check_version(&bytes).map(|()| built)
     })
 }
 
@@ -62,49 +62,49 @@ fn search(files: impl Iterator<Item = PathBuf>, usable: impl Fn(&Path) -> Result
 }
 
 /// The file names of the module in a folder, packed or not.
-pub(super) fn named_mpu(folder: &Path) -> [PathBuf; 4] {
-    PACKINGS.map(|(ending, _)| folder.join(format!("mpu.ko{ending}")))
+pub(super) fn module_file_names(folder: &Path) -> [PathBuf; 4] {
+    COMPRESSIONS.map(|(ending, _)| folder.join(format!("mpu.ko{ending}")))
 }
 
 fn usable(host: &Host, folder: &Path, path: &Path, release: &str) -> Result<Built, String> {
-    let real = trust::real(host, folder, path)?;
-    let (ending, tool) = packed::packing(path);
-    if packed::packing(&real).0 != ending {
+    let real = trust::resolve(host, folder, path)?;
+    let (ending, tool) = compression::compression_of(path);
+    if compression::compression_of(&real).0 != ending {
         return Err(format!("is a link to a file that ends otherwise, {}", real.display()));
     }
     let read = |path: &Path| {
-        let file = trust::open(path).map_err(|error| packed::cannot_be_read(&error))?;
-        packed::contents(host, file, tool)
+        let file = trust::open(path).map_err(|error| compression::describe_read_error(&error))?;
+        compression::read_module(host, file, tool)
     };
     // Beside the real file, where loading looks for it.
     let twin = real.with_file_name(format!("{NEXT}{ending}"));
-    let of_twin = |why: String| format!("has a {NEXT}{ending} beside it that {why}");
+    let twin_fault = |why: String| format!("has a {NEXT}{ending} beside it that {why}");
     let twin = match fs::symlink_metadata(&twin) {
-        Ok(_) => Some(trust::real(host, folder, &twin).and_then(|twin| read(&twin)).map_err(of_twin)?),
+        Ok(_) => Some(trust::resolve(host, folder, &twin).and_then(|twin| read(&twin)).map_err(twin_fault)?),
         Err(_) => None,
     };
     let bytes = read(&real)?;
-    let look = |bytes: &[u8], name| sources::look(bytes, &real, name, release, std::env::consts::ARCH);
-    let built = look(&bytes, "mpu").map_err(|error| about(&error))?;
+    let check = |bytes: &[u8], name| sources::check_module(bytes, &real, name, release, std::env::consts::ARCH);
+    let built = check(&bytes, "mpu").map_err(|error| describe_fault(&error))?;
     for bytes in [Some(&bytes), twin.as_ref()].into_iter().flatten() {
-        of_this_version(bytes)?;
+        check_version(bytes)?;
     }
     if let Some(twin) = twin {
-        look(&twin, "mpu_next").map_err(|error| of_twin(about(&error)))?;
+        check(&twin, "mpu_next").map_err(|error| twin_fault(describe_fault(&error)))?;
     }
     Ok(built)
 }
 
-fn of_this_version(bytes: &[u8]) -> Result<(), String> {
+fn check_version(bytes: &[u8]) -> Result<(), String> {
     let this = env!("CARGO_PKG_VERSION");
-    match sources::info(bytes, "version").unwrap_or_else(|| "none".to_string()) {
+    match sources::modinfo(bytes, "version").unwrap_or_else(|| "none".to_string()) {
         version if version == this => Ok(()),
         version => Err(format!("is of MPU {version}, and this is mpu {this}")),
     }
 }
 
 /// The fault of a module, as half a sentence about its file.
-fn about(error: &SourceError) -> String {
+fn describe_fault(error: &SourceError) -> String {
     match error {
         SourceError::OtherKernel { found, .. } => format!("was built for kernel {found}"),
         SourceError::OtherProcessor { arch, .. } => format!("was built for another processor than {arch}"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Proof {
     /// The module has translated since its redirects were placed.
     Seen,
-    /// No process could call the driver, so nothing is known.
+    /// No process could call the driver, so there is no proof.
     NotAsked {
         why: String,
     },
@@ -68,7 +68,7 @@ impl Proof {
 /// Calls the driver from a process in a fresh PID namespace, within a time. The error says why that failed.
 pub type ProbeFn = fn(&Host, Duration) -> Result<(), String>;
 
-/// Reads whether the module translates, and probes if that is unknown. None if no redirect stands, or for a module of format 1,
+/// Reads whether the module translates, and probes if that is unknown. None if no redirect is placed, or for a module of format 1,
 /// which has no counters.
 pub fn prove(
     host: &Host,
@@ -92,7 +92,7 @@ pub fn prove(
     let before = exempt()?;
     let probed = probe(host, patience);
     // The module may have gone meanwhile, or lost its driver.
-    let now = state::read_of(host, state.instance)?.unwrap_or(state);
+    let now = state::read_instance(host, state.instance)?.unwrap_or(state);
     let proof = match (&now.phase, probed) {
         (Phase::Armed, _) => Proof::Seen,
         (Phase::Placed, Ok(())) if exempt()? > before => Proof::Exempt,

@@ -2,12 +2,12 @@
 
 use super::build::Store;
 use super::checks::Toolchain;
+use super::compression;
 use super::error::ModuleError;
 use super::load::{self, Kernel, Parameters};
 use super::load_error::LoadError;
-use super::packed;
 pub use super::plan::ModuleOptions;
-use super::plan::{self, Load, ModuleFile, Origin, Plan, is_at_work};
+use super::plan::{self, Load, ModuleFile, Origin, Plan, is_working};
 use super::record::Record;
 use super::sources::{self, Built, PassedOver, Sources};
 use super::state::{self, Instance, State};
@@ -57,7 +57,7 @@ pub struct Raised {
 }
 
 /// A module without redirects has no caller inside.
-const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
+const LEFTOVER_UNLOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Carries out a plan.
 pub fn raise(
@@ -73,24 +73,24 @@ pub fn raise(
             let (module, built_in) = (Some(ready.path), ready.took);
             return Ok(Raised { how: How::Built, module, built_in, ..Raised::default() });
         }
-        Plan::Keep(state) => return Ok(of_record(host, state)),
+        Plan::Keep(state) => return Ok(raised_from_record(host, state)),
         Plan::Load(load) => *load,
     };
     let Load { release, leftover, replaces, file, mut passed_over } = load;
     let parameters = Parameters { policy: &options.policy, redirect: options.redirect };
-    let site = Site { host, kernel, release: &release, leftover, replaces, parameters };
+    let site = LoadContext { host, kernel, release: &release, leftover, replaces, parameters };
     let raised = match file {
         ModuleFile::Ready(Origin::Prebuilt, built) => site.insert_prebuilt(options, &built, &mut passed_over),
         file => site.insert_file(file),
     };
     match raised {
         Ok(raised) => {
-            let state = raised.state.map(|state| load::attached(host, kernel, state, driver)).transpose()?;
+            let state = raised.state.map(|state| load::check_attached(host, kernel, state, driver)).transpose()?;
             Ok(Raised { state, passed_over, ..raised })
         }
         // Another `mpu up` was faster.
-        Err(error) if errno_of_insert(&error) == Some(libc::EEXIST) => match state::read(host)? {
-            Some(state) => plan::already(state).map(|state| of_record(host, state)),
+        Err(error) if insert_errno(&error) == Some(libc::EEXIST) => match state::read(host)? {
+            Some(state) => plan::accept_same_version(state).map(|state| raised_from_record(host, state)),
             None => Err(error.after(passed_over)),
         },
         Err(error) => Err(error.after(passed_over)),
@@ -98,21 +98,21 @@ pub fn raise(
 }
 
 /// The module that was up before, with its record.
-fn of_record(host: &Host, state: State) -> Raised {
+fn raised_from_record(host: &Host, state: State) -> Raised {
     let (module, origin) = Record::read(host).map(|record| (record.module, record.origin)).unzip();
     Raised { how: How::AlreadyUp, state: Some(state), module, origin: origin.flatten(), ..Raised::default() }
 }
 
 /// The errno of a failed insertion.
-fn errno_of_insert(error: &ModuleError) -> Option<i32> {
-    match error.plain() {
+fn insert_errno(error: &ModuleError) -> Option<i32> {
+    match error.innermost() {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
         _ => None,
     }
 }
 
-/// The parameters of a load: see [`Load`].
-struct Site<'a> {
+/// The common parameters of load attempts: see [`Load`].
+struct LoadContext<'a> {
     host: &'a Host,
     kernel: &'a dyn Kernel,
     release: &'a str,
@@ -121,7 +121,7 @@ struct Site<'a> {
     parameters: Parameters<'a>,
 }
 
-impl Site<'_> {
+impl LoadContext<'_> {
     fn insert_file(&self, file: ModuleFile) -> Result<Raised, ModuleError> {
         match file {
             ModuleFile::Ready(origin, built) => self.insert(&built.path, None, origin),
@@ -130,14 +130,14 @@ impl Site<'_> {
     }
 
     fn build_and_insert(&self, sources: &Sources, tools: &Toolchain) -> Result<Raised, ModuleError> {
-        load::same_host(self.host, self.kernel)?;
+        load::check_is_running_kernel(self.host, self.kernel)?;
         let store = Store::open(self.host, self.release)?;
         let ready = store.module(sources, tools)?;
         let origin = if ready.took.is_some() { Origin::Built } else { Origin::Kept };
         match self.insert(&ready.path, ready.took, origin) {
-            // A stored module can become unfit for its kernel in ways that no key covers. Build it anew, once.
-            Err(error) if ready.took.is_none() && does_not_fit(errno_of_insert(&error)) => {
-                store.forget();
+            // The key does not cover every reason why a stored module no longer fits its kernel. Build it anew, once.
+            Err(error) if ready.took.is_none() && is_file_errno(insert_errno(&error)) => {
+                store.invalidate();
                 let ready = store.module(sources, tools)?;
                 self.insert(&ready.path, ready.took, Origin::Built)
             }
@@ -159,14 +159,14 @@ impl Site<'_> {
         passed_over: &mut Vec<PassedOver>,
     ) -> Result<Raised, ModuleError> {
         let refused = match self.insert(&built.path, None, Origin::Prebuilt) {
-            // In the middle of a replacement no other one can begin.
+            // Once a replacement has begun, no other file is tried.
             Err(error) if is_refused_file(&error) && self.is_untouched() => error,
             other => return other,
         };
-        let ready = plan::not_prebuilt(self.host, self.release, options.modules);
+        let ready = plan::installed_module(self.host, self.release, options.modules);
         passed_over.extend(ready.passed_over.clone());
-        let instead = plan::may_load(self.host, self.release, options, &ready)
-            .and_then(|()| plan::file_of(self.host, self.release, options, ready))
+        let instead = plan::check_may_load(self.host, self.release, options, &ready)
+            .and_then(|()| plan::module_file(self.host, self.release, options, ready))
             .and_then(|file| self.insert_file(file));
         match instead {
             Err(ModuleError::Unfit(_) | ModuleError::Source(_)) if refused.exit() == Exit::Refused => Err(refused),
@@ -180,8 +180,8 @@ impl Site<'_> {
     }
 
     fn insert(&self, path: &Path, built_in: Option<Duration>, origin: Origin) -> Result<Raised, ModuleError> {
-        load::same_host(self.host, self.kernel)?;
-        let plain = |folder| packed::plain(self.host, self.release, path, folder);
+        load::check_is_running_kernel(self.host, self.kernel)?;
+        let plain = |folder| compression::uncompressed_path(self.host, self.release, path, folder);
         let path = match origin {
             Origin::Prebuilt => plain("prebuilt")?,
             Origin::Installed => plain("installed")?,
@@ -191,12 +191,12 @@ impl Site<'_> {
         let (how, state, replaced) = match &self.replaces {
             Some(old) => {
                 let swapped = swap(self.host, self.kernel, old, &path, self.parameters);
-                let (state, replaced) = swapped.inspect_err(|_| self.by_any_way(&path, origin))?;
+                let (state, replaced) = swapped.inspect_err(|_| self.load_with_any_redirect(&path, origin))?;
                 (How::Replaced, state, Some(replaced))
             }
             None => {
                 for instance in Instance::ALL.into_iter().filter(|i| self.leftover && i.is_loaded(self.host)) {
-                    load::remove(self.host, self.kernel, instance, LEFTOVER_PATIENCE, "mpu up")?;
+                    load::remove(self.host, self.kernel, instance, LEFTOVER_UNLOAD_TIMEOUT, "mpu up")?;
                 }
                 let state = load::insert(self.host, self.kernel, Instance::Mpu, &path, self.parameters)?;
                 (How::Loaded, state, None)
@@ -206,16 +206,16 @@ impl Site<'_> {
         Ok(Raised { how, state, module, origin, passed_over: Vec::new(), built_in, replaced })
     }
 
-    /// After a failed replacement that left nothing loaded, tries any way to redirect: the configured way may be the only obstacle. An instance
-    /// cannot hand over to one that is configured for another way, so the old one had to go first. Translating the other way is better than
-    /// not translating; the reason is reported in any case.
-    fn by_any_way(&self, path: &Path, origin: Origin) {
+    /// After a failed replacement that left nothing loaded, loads the module with any redirect method. The configured method may be the
+    /// only obstacle: an instance cannot hand over to one with another method, so the old one was unloaded first. Translating by the
+    /// other method is better than not translating. The failure is reported in any case.
+    fn load_with_any_redirect(&self, path: &Path, origin: Origin) {
         if self.parameters.redirect == Redirect::Auto || state::is_loaded(self.host) {
             return;
         }
         let parameters = Parameters { redirect: Redirect::Auto, ..self.parameters };
         if load::insert(self.host, self.kernel, Instance::Mpu, path, parameters).is_ok() {
-            // Keep the record of who raised it: a later agent reads that.
+            // Keep `by_agent`: a later agent reads it.
             let by_agent = Record::read(self.host).is_some_and(|record| record.by_agent);
             let record = Record::now(path, Some(origin), env!("CARGO_PKG_VERSION"));
             Record { by_agent, ..record }.write(self.host);
@@ -225,29 +225,29 @@ impl Site<'_> {
 
 /// The working module that is to be replaced.
 #[derive(Debug)]
-pub struct Before {
+pub struct PreviousModule {
     version: String,
     record: Option<Record>,
     policy: String,
 }
 
-impl Before {
+impl PreviousModule {
     /// Reads it; none if nothing is to be replaced.
-    pub fn of(host: &Host, plan: &Plan) -> Option<Before> {
+    pub fn of(host: &Host, plan: &Plan) -> Option<PreviousModule> {
         let Plan::Load(load) = plan else { return None };
         let version = load.replaces.as_ref()?.version.clone();
         let policy = state::read_policy(host).ok().flatten().unwrap_or_default().join("\n");
-        Some(Before { version, record: Record::read(host), policy })
+        Some(PreviousModule { version, record: Record::read(host), policy })
     }
 
     /// Restores it if nothing is up. Returns the version that is up then.
-    pub fn restored(&self, host: &Host, kernel: &dyn Kernel, driver: Option<&Driver>) -> Option<String> {
-        let at_work = || -> Option<State> { state::read(host).ok()?.filter(|state| is_at_work(state, driver)) };
+    pub fn restore(&self, host: &Host, kernel: &dyn Kernel, driver: Option<&Driver>) -> Option<String> {
+        let at_work = || -> Option<State> { state::read(host).ok()?.filter(|state| is_working(state, driver)) };
         if let Some(state) = at_work() {
             return Some(state.version);
         }
-        // The new version's file may lie at its path by now.
-        let version = |module| sources::info(&std::fs::read(module).ok()?, "version");
+        // The new version may have replaced the file at this path.
+        let version = |module| sources::modinfo(&std::fs::read(module).ok()?, "version");
         let record = self.record.as_ref().filter(|it| version(&it.module).as_ref() == Some(&self.version))?;
         let parameters = Parameters { policy: &self.policy, redirect: Redirect::Auto };
         load::insert(host, kernel, Instance::Mpu, &record.module, parameters).ok()?;
@@ -259,10 +259,10 @@ impl Before {
 
 /// Whether the kernel refused the file itself: its format, or its signature.
 fn is_refused_file(error: &ModuleError) -> bool {
-    does_not_fit(errno_of_insert(error)) || errno_of_insert(error).is_some() && error.exit() == Exit::Refused
+    is_file_errno(insert_errno(error)) || insert_errno(error).is_some() && error.exit() == Exit::Refused
 }
 
-fn does_not_fit(errno: Option<i32>) -> bool {
+fn is_file_errno(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOEXEC | libc::EINVAL | libc::ENOENT))
 }
 

@@ -14,12 +14,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The sources in this executable; empty if it was built without.
-const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kmod_files.rs"));
+const EMBEDDED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kmod_files.rs"));
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("this mpu was built without the kernel module's sources")]
-    NotCarried,
+    NotEmbedded,
     #[error("cannot read the module's sources in {}", path.display())]
     Directory { path: PathBuf, source: io::Error },
     #[error("{} holds no module sources: no {missing}", path.display())]
@@ -41,7 +41,7 @@ impl SourceError {
         const NAME_SOURCES: &str = "name the directory that holds Kbuild and mpu_core.o_shipped";
         const LET_BUILD: &str = "run it without --module, so that a module is built for this kernel";
         let (code, fix) = match self {
-            SourceError::NotCarried => (
+            SourceError::NotEmbedded => (
                 "no_sources",
                 "use a released mpu, or name sources with --source DIR or a built module with --module FILE.ko",
             ),
@@ -68,14 +68,14 @@ pub struct Sources {
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-const MUST: [&str; 2] = ["Kbuild", "mpu_core.o_shipped"];
+const REQUIRED: [&str; 2] = ["Kbuild", "mpu_core.o_shipped"];
 
 impl Sources {
-    pub fn carried() -> Result<Sources, SourceError> {
-        if CARRIED.is_empty() {
-            return Err(SourceError::NotCarried);
+    pub fn embedded() -> Result<Sources, SourceError> {
+        if EMBEDDED.is_empty() {
+            return Err(SourceError::NotEmbedded);
         }
-        Ok(Sources { files: CARRIED.iter().map(|(name, bytes)| (name.to_string(), bytes.to_vec())).collect() })
+        Ok(Sources { files: EMBEDDED.iter().map(|(name, bytes)| (name.to_string(), bytes.to_vec())).collect() })
     }
 
     /// The sources in a directory: all regular files, without results of an earlier build.
@@ -90,7 +90,7 @@ impl Sources {
             }
         }
         files.sort();
-        match MUST.iter().find(|must| !files.iter().any(|(name, _)| name == *must)) {
+        match REQUIRED.iter().find(|required| !files.iter().any(|(name, _)| name == *required)) {
             Some(missing) => Err(SourceError::Incomplete { path: path.to_path_buf(), missing }),
             None => Ok(Sources { files }),
         }
@@ -143,9 +143,15 @@ pub fn in_words(passed_over: &[PassedOver]) -> String {
     passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Checks a module's bytes before the kernel does, which answers EINVAL to most mistakes. `arch` is the processor by Rust's name, `path`
-/// is for messages.
-pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
+/// Checks a module's bytes before loading, because the kernel answers EINVAL to most mistakes. `arch` is the processor by Rust's name,
+/// `path` is for messages.
+pub fn check_module(
+    bytes: &[u8],
+    path: &Path,
+    name: &str,
+    release: &str,
+    arch: &'static str,
+) -> Result<Built, SourceError> {
     let path = path.to_path_buf();
     let Some(elf) = Elf::parse(bytes) else { return Err(SourceError::NotOurModule { path }) };
     let is_ours = elf.info("name").as_deref() == Some(name) && !is_foreign(bytes);
@@ -154,7 +160,7 @@ pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static
         None => Err(SourceError::NotOurModule { path }),
         _ if elf.arch() != Some(arch) => Err(SourceError::OtherProcessor { path, arch }),
         Some(vermagic) => match vermagic.split_whitespace().next().unwrap_or_default() {
-            found if found == release => Ok(Built { path, signed: signing::carries_signature(bytes) }),
+            found if found == release => Ok(Built { path, signed: signing::has_signature(bytes) }),
             found => Err(SourceError::OtherKernel { path, found: found.to_string(), running: release.to_string() }),
         },
     }
@@ -162,11 +168,11 @@ pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static
 
 /// Whether a module is another project's. All our releases name their author (kmod/mpu_main.c).
 pub fn is_foreign(bytes: &[u8]) -> bool {
-    info(bytes, "author").as_deref() != Some("The MPU authors")
+    modinfo(bytes, "author").as_deref() != Some("The MPU authors")
 }
 
 /// The value of a key in a module's `.modinfo`.
-pub fn info(bytes: &[u8], key: &str) -> Option<String> {
+pub fn modinfo(bytes: &[u8], key: &str) -> Option<String> {
     Elf::parse(bytes)?.info(key)
 }
 
@@ -218,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_without_object_says_so() {
+    fn directory_without_object_is_incomplete() {
         let dir = fake::directory();
         fs::remove_file(dir.path().join("mpu_core.o_shipped")).expect("removed");
         let error = Sources::in_directory(dir.path()).expect_err("incomplete");
@@ -243,7 +249,7 @@ mod tests {
     fn wrong_modules_are_rejected_before_loading() {
         use super::super::elf::fake::object;
         let check = |bytes: &[u8], expect: Result<bool, &str>| {
-            let found = look(bytes, Path::new("mpu.ko"), "mpu", "6.1.0", std::env::consts::ARCH);
+            let found = check_module(bytes, Path::new("mpu.ko"), "mpu", "6.1.0", std::env::consts::ARCH);
             assert_eq!(found.map(|built| built.signed).map_err(|error| error.code()), expect);
         };
         let module = fake::module("6.1.0");

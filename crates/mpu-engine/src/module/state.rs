@@ -1,5 +1,5 @@
 //! Reads the loaded module's state, lines of `key=value`. Unknown keys are ignored: `mpu` may be older than the module. Format 1 has
-//! neither `placed` nor any line below `inside`: its `armed` only means that the redirects stand.
+//! neither `placed` nor any line below `inside`: its `armed` only means that the redirects are placed.
 
 use mpu_core::HostPid;
 use mpu_host::exit::Exit;
@@ -127,7 +127,7 @@ pub struct State {
     pub redirect: Option<String>,
     /// The results of the header probes at the module's build; none for an older module.
     pub probes: Option<String>,
-    /// The copy of an argument that decides; none while nothing is placed, and for format 1.
+    /// The copy of an argument that the module uses; none while nothing is placed, and for format 1.
     pub argument: Option<Argument>,
     /// Calls of containers at the redirect since it was placed; none for format 1.
     pub entered: Option<u64>,
@@ -189,7 +189,7 @@ pub fn is_loaded(host: &Host) -> bool {
 pub fn read(host: &Host) -> Result<Option<State>, StateError> {
     let mut retired = None;
     for instance in Instance::ALL {
-        match read_of(host, instance)? {
+        match read_instance(host, instance)? {
             Some(state) if state.phase == Phase::Retired => retired = Some(state),
             Some(state) => return Ok(Some(state)),
             None => {}
@@ -199,7 +199,7 @@ pub fn read(host: &Host) -> Result<Option<State>, StateError> {
 }
 
 /// Reads `state` of one instance; none if it is not loaded.
-pub fn read_of(host: &Host, instance: Instance) -> Result<Option<State>, StateError> {
+pub fn read_instance(host: &Host, instance: Instance) -> Result<Option<State>, StateError> {
     if !instance.is_loaded(host) {
         return Ok(None);
     }
@@ -241,7 +241,7 @@ fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
     let number = |key: &str| get(key).and_then(|value| value.parse().ok());
     let phase: Phase = get("state").ok_or("state")?.to_string().into();
     let refused = match phase {
-        Phase::Refused => Some(refusal(get("refused").ok_or("refused")?)),
+        Phase::Refused => Some(parse_refusal(get("refused").ok_or("refused")?)),
         _ => None,
     };
     Ok(State {
@@ -260,16 +260,16 @@ fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
         inside: number("inside").unwrap_or(0),
         redirect: get("redirect").map(str::to_string),
         probes: get("probes").map(str::to_string),
-        argument: get("argument").and_then(argument),
+        argument: get("argument").and_then(parse_argument),
         entered: number("entered"),
         translated: number("translated"),
         orphans: number("orphans").unwrap_or(0),
-        holders: text.lines().filter_map(|line| holder(line.strip_prefix("holder=")?)).collect(),
+        holders: text.lines().filter_map(|line| parse_holder(line.strip_prefix("holder=")?)).collect(),
     })
 }
 
-/// `driver`, or `claimed:errno`.
-fn argument(text: &str) -> Option<Argument> {
+/// Parses `driver`, or `claimed:errno`.
+fn parse_argument(text: &str) -> Option<Argument> {
     match text.split_once(':') {
         None if text == "driver" => Some(Argument::Driver),
         Some(("claimed", errno)) => Some(Argument::Claimed { errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }),
@@ -277,23 +277,23 @@ fn argument(text: &str) -> Option<Argument> {
     }
 }
 
-/// `process thread control milliseconds`. Another form is a newer module's.
-fn holder(text: &str) -> Option<Holder> {
-    let mut words = text.split_whitespace();
-    let mut pid = || words.next()?.parse().ok().and_then(HostPid::new);
+/// Parses `process thread control milliseconds`. A line of another form is a newer module's.
+fn parse_holder(text: &str) -> Option<Holder> {
+    let mut fields = text.split_whitespace();
+    let mut pid = || fields.next()?.parse().ok().and_then(HostPid::new);
     let (pid, thread) = (pid()?, pid()?);
-    let control = match words.next()? {
+    let control = match fields.next()? {
         "-" => CallKind::Other,
         number => match u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()? {
             0 => CallKind::NotKnown,
             number => CallKind::Control(mpu_abi::ControlCmd(number)),
         },
     };
-    Some(Holder { pid, thread, control, millis: words.next()?.parse().ok()? })
+    Some(Holder { pid, thread, control, millis: fields.next()?.parse().ok()? })
 }
 
-/// `symbol:errno`, the errno with either sign.
-fn refusal(text: &str) -> Refusal {
+/// Parses `symbol:errno`, the errno with either sign.
+fn parse_refusal(text: &str) -> Refusal {
     let (symbol, errno) = text.rsplit_once(':').unwrap_or((text, "0"));
     Refusal { symbol: symbol.to_string(), errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }
 }

@@ -5,14 +5,14 @@
 use super::build::NEXT;
 use super::error::ModuleError;
 use super::load::{self, Kernel, Parameters};
-use super::load_error::{LoadError, TOGETHER};
+use super::load_error::{ALL_FUNCTIONS, LoadError};
 use super::state::{Instance, Phase, State};
 use mpu_host::host::Host;
 use std::path::Path;
 use std::time::Duration;
 
 /// Callers that waited for the hand-over are in the old module's text until their calls end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replaced {
@@ -31,7 +31,7 @@ pub fn swap(
 ) -> Result<(State, Replaced), ModuleError> {
     let next = path.with_file_name(NEXT);
     let replaced = Replaced { version: old.version.clone(), gapless: true };
-    let remove = |instance| load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
+    let remove = |instance| load::remove(host, kernel, instance, UNLOAD_TIMEOUT, "mpu up --replace");
     // An interrupted replacement left it.
     let idle = old.instance.other();
     if idle.is_loaded(host) {
@@ -41,7 +41,7 @@ pub fn swap(
         if !next.is_file() {
             return Err(LoadError::NoNext { path: next }.into());
         }
-        match takes_over(host, kernel, Instance::MpuNext, &next, parameters) {
+        match insert_and_take_over(host, kernel, Instance::MpuNext, &next, parameters) {
             Err(error) if cannot_hand_over(old, &error) => {
                 remove(Instance::Mpu)?;
                 let state = load::insert(host, kernel, Instance::Mpu, path, parameters)?;
@@ -51,14 +51,14 @@ pub fn swap(
         };
         remove(Instance::Mpu)?;
     }
-    let state = takes_over(host, kernel, Instance::Mpu, path, parameters)?;
+    let state = insert_and_take_over(host, kernel, Instance::Mpu, path, parameters)?;
     remove(Instance::MpuNext)?;
     Ok((state, replaced))
 }
 
 /// Loads an instance that takes over from the other. If it could not, and the kernel must not free it yet, it begins retired
 /// (mpu_stays() in kmod/mpu_main.c): the other one stays at work.
-fn takes_over(
+fn insert_and_take_over(
     host: &Host,
     kernel: &dyn Kernel,
     instance: Instance,
@@ -69,7 +69,7 @@ fn takes_over(
     match state.phase {
         Phase::Retired => {
             // Report this reason; the next try begins with the remains.
-            let _ = load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
+            let _ = load::remove(host, kernel, instance, UNLOAD_TIMEOUT, "mpu up --replace");
             Err(LoadError::TakeoverFailed.into())
         }
         Phase::Stuck => Err(LoadError::Stuck.into()),
@@ -81,10 +81,10 @@ fn takes_over(
 fn cannot_hand_over(old: &State, error: &ModuleError) -> bool {
     match error {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
-        // Format 1 knows no other instance, so the new one finds the functions redirected by it. Any other redirected function belongs to
-        // another module, and would afterwards.
+        // Format 1 cannot hand over, so the new instance finds the functions redirected by the old one. Any other redirected function
+        // belongs to another module, also after the old one is unloaded.
         ModuleError::Load(LoadError::Redirect { errno: libc::EBUSY, symbol }) => {
-            old.abi == "1" && (symbol == TOGETHER || old.hooks.contains(symbol))
+            old.abi == "1" && (symbol == ALL_FUNCTIONS || old.hooks.contains(symbol))
         }
         _ => false,
     }

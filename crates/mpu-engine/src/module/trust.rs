@@ -1,5 +1,5 @@
-//! Decides whether only root can change a file. It resolves the path part by part and link by link, downwards: in a folder that only root
-//! can write to, no other user can exchange a checked part.
+//! Decides whether only root can change a file. Resolves the path part by part and link by link, from the root down: in a folder that
+//! only root can write to, no other user can exchange a checked part.
 
 use mpu_host::host::Host;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -11,17 +11,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The kernel's limit of links.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Resolves a path to a regular file below the folder. Only root may be able to change the file, each link to it, and each folder of both.
 /// The error is half a sentence about the file.
-pub fn real(host: &Host, folder: &Path, path: &Path) -> Result<PathBuf, String> {
+pub fn resolve(host: &Host, folder: &Path, path: &Path) -> Result<PathBuf, String> {
     let walk = Walk::below(host)?;
-    let (folder, real) = (walk.to(folder, "")?, walk.to(path, "it")?);
+    let (folder, real) = (walk.resolve(folder, "")?, walk.resolve(path, "it")?);
     if !real.starts_with(&folder) {
-        return Err(leads_out(&real));
+        return Err(outside_error(&real));
     }
-    match fs::symlink_metadata(&real).map_err(cannot)?.is_file() {
+    match fs::symlink_metadata(&real).map_err(describe_error)?.is_file() {
         true => Ok(real),
         false => Err("is not a plain file".to_string()),
     }
@@ -43,90 +43,91 @@ pub fn open(real: &Path) -> io::Result<File> {
     }
 }
 
-fn cannot(error: io::Error) -> String {
+fn describe_error(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "can be looked at by root only".to_string(),
         _ => format!("cannot be looked at: {error}"),
     }
 }
 
-fn leads_out(to: &Path) -> String {
+fn outside_error(to: &Path) -> String {
     format!("is a link that leads out of the folder, to {}", to.display())
 }
 
-/// The root and the owner that all parts must have.
+/// The root, and the owner that all parts must have.
 struct Walk {
-    /// Without links, and as given.
+    /// With links resolved.
     root: PathBuf,
-    named: PathBuf,
+    /// As given.
+    given_root: PathBuf,
     owner: u32,
 }
 
 impl Walk {
     fn below(host: &Host) -> Result<Walk, String> {
-        let named = host.at("/");
-        let root = fs::canonicalize(&named).map_err(cannot)?;
+        let given_root = host.at("/");
+        let root = fs::canonicalize(&given_root).map_err(describe_error)?;
         // Another root may have any owner.
-        let owner = if host.is_this() { 0 } else { fs::symlink_metadata(&root).map_err(cannot)?.uid() };
-        Ok(Walk { root, named, owner })
+        let owner = if host.is_this() { 0 } else { fs::symlink_metadata(&root).map_err(describe_error)?.uid() };
+        Ok(Walk { root, given_root, owner })
     }
 
     /// Resolves a path. Each part, and each link on the way, must be root's alone. `last` names the last part in messages; if empty, its path
     /// does.
-    fn to(&self, path: &Path, last: &str) -> Result<PathBuf, String> {
+    fn resolve(&self, path: &Path, last: &str) -> Result<PathBuf, String> {
         // The remaining parts, the next one last.
         let mut parts: Vec<OsString> = Vec::new();
         push(&mut parts, self.inside(path)?);
-        let mut at = self.root.clone();
+        let mut resolved = self.root.clone();
         let mut links = 0;
-        self.check(&at, &fs::symlink_metadata(&at).map_err(cannot)?, "")?;
+        self.check(&resolved, &fs::symlink_metadata(&resolved).map_err(describe_error)?, "")?;
         while let Some(part) = parts.pop() {
             if part == ".." {
-                if at != self.root {
-                    at.pop();
+                if resolved != self.root {
+                    resolved.pop();
                 }
                 continue;
             }
-            let here = at.join(part);
-            let facts = fs::symlink_metadata(&here).map_err(cannot)?;
-            self.check(&here, &facts, if parts.is_empty() { last } else { "" })?;
-            if !facts.is_symlink() {
-                at = here;
+            let next = resolved.join(part);
+            let metadata = fs::symlink_metadata(&next).map_err(describe_error)?;
+            self.check(&next, &metadata, if parts.is_empty() { last } else { "" })?;
+            if !metadata.is_symlink() {
+                resolved = next;
                 continue;
             }
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return Err("cannot be looked at: there are too many links on the way to it".to_string());
             }
-            // Read the text: the kernel resolves magic links of /proc otherwise.
-            let target = fs::read_link(&here).map_err(cannot)?;
+            // Resolve the link's text: for magic links of /proc the kernel follows another target.
+            let target = fs::read_link(&next).map_err(describe_error)?;
             if target.is_absolute() {
-                at = self.root.clone();
+                resolved = self.root.clone();
                 push(&mut parts, self.inside(&target)?);
             } else {
                 push(&mut parts, &target);
             }
         }
-        Ok(at)
+        Ok(resolved)
     }
 
     fn inside<'a>(&self, path: &'a Path) -> Result<&'a Path, String> {
-        path.strip_prefix(&self.root).or(path.strip_prefix(&self.named)).map_err(|_| leads_out(path))
+        path.strip_prefix(&self.root).or(path.strip_prefix(&self.given_root)).map_err(|_| outside_error(path))
     }
 
-    fn check(&self, path: &Path, facts: &fs::Metadata, name: &str) -> Result<(), String> {
+    fn check(&self, path: &Path, metadata: &fs::Metadata, name: &str) -> Result<(), String> {
         let subject = match name {
             "" => path.display().to_string(),
             name => name.to_string(),
         };
-        if facts.uid() != self.owner {
-            return Err(format!("is not root's alone: {subject} belongs to user {}", facts.uid()));
+        if metadata.uid() != self.owner {
+            return Err(format!("is not root's alone: {subject} belongs to user {}", metadata.uid()));
         }
         // A link's own mode has no effect.
-        if !facts.is_symlink() && facts.mode() & 0o022 != 0 {
+        if !metadata.is_symlink() && metadata.mode() & 0o022 != 0 {
             return Err(format!(
                 "is not root's alone: others can write to {subject} (mode {:o})",
-                facts.mode() & 0o7777
+                metadata.mode() & 0o7777
             ));
         }
         Ok(())

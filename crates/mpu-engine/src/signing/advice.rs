@@ -1,23 +1,23 @@
 //! The commands that make this kernel accept the module.
 
-use super::keys::{DKMS, Enrolled, Key, OWN};
+use super::keys::{DKMS_KEY, Enrolled, Key, MPU_KEY};
 use super::signer::{digest, is_signed, tool};
 use mpu_host::host::Host;
 use std::path::Path;
 
-/// Follows a key's import: the firmware asks once, on its own screen.
-const THEN: &str = "# asks for a password; then reboot, choose `Enroll MOK`, give the password";
+/// Note on a key's import: the firmware asks for confirmation once, on its own screen.
+const IMPORT_NOTE: &str = "# asks for a password; then reboot, choose `Enroll MOK`, give the password";
 
 /// The commands for a module that this kernel accepts. `refused` is the module at hand, if it is unsigned, or signed with a key that
-/// the kernel does not know.
+/// the kernel does not trust.
 pub fn advice(host: &Host, release: &str, refused: Option<&Path>) -> String {
-    let Some(key) = Key::find(host) else { return without_a_key(host) };
+    let Some(key) = Key::find(host) else { return key_creation_commands(host) };
     let Some(tool) = tool(host, release) else {
         return format!("{}   # has the tool that signs; then `mpu up`", host.headers_hint(release));
     };
     let Key { private, certificate } = &key;
     let enrolled = key.enrolled(host);
-    let enrol = (enrolled != Enrolled::Yes).then(|| format!("mokutil --import {certificate}   {THEN}"));
+    let enrol = (enrolled != Enrolled::Yes).then(|| format!("mokutil --import {certificate}   {IMPORT_NOTE}"));
     // A signed module was probably signed with the key that is to be enrolled.
     let sign = refused.filter(|module| !is_signed(module) || enrolled == Enrolled::Yes).map(|module| {
         if is_from_dkms(host, module) {
@@ -45,15 +45,19 @@ fn is_from_dkms(host: &Host, module: &Path) -> bool {
 
 /// The commands that make a key. DKMS's place comes first, as DKMS then signs with the same key. An existing half of a pair is never
 /// overwritten: it may be enrolled, or sign other modules.
-fn without_a_key(host: &Host) -> String {
+fn key_creation_commands(host: &Host) -> String {
     if !host.at("/sys/firmware/efi").is_dir() {
         return "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, then \
                 `mpu up --module FILE.ko`; this host has no EFI firmware that could take a new key"
             .to_string();
     }
     let is_there = |path: &str| host.at(path).exists();
-    let Some((key, certificate)) = [DKMS, OWN].into_iter().find(|(_, certificate)| !is_there(certificate)) else {
-        return format!("put the private key of {} at {}, or that of {} at {}", OWN.1, OWN.0, DKMS.1, DKMS.0);
+    let Some((key, certificate)) = [DKMS_KEY, MPU_KEY].into_iter().find(|(_, certificate)| !is_there(certificate))
+    else {
+        return format!(
+            "put the private key of {} at {}, or that of {} at {}",
+            MPU_KEY.1, MPU_KEY.0, DKMS_KEY.1, DKMS_KEY.0
+        );
     };
     let folder = Path::new(key).parent().unwrap_or(Path::new("/"));
     let folder = match host.at(folder).is_dir() {
@@ -64,10 +68,10 @@ fn without_a_key(host: &Host) -> String {
         true => format!("-key {key}"),
         false => format!("-newkey rsa:2048 -nodes -keyout {key}"),
     };
-    let signers = if key == DKMS.0 { "MPU and DKMS sign" } else { "MPU signs" };
+    let signers = if key == DKMS_KEY.0 { "MPU and DKMS sign" } else { "MPU signs" };
     format!(
         "{folder}openssl req -new -x509 -days 36500 -subj '/CN=module signing key/' {make} -outform DER -out {certificate} && \
-         mokutil --import {certificate}   {THEN}; {signers} with it from then on"
+         mokutil --import {certificate}   {IMPORT_NOTE}; {signers} with it from then on"
     )
 }
 
@@ -80,7 +84,7 @@ mod tests {
     const LIST: &str = "/sys/firmware/efi/mok-variables/MokListRT";
 
     #[test]
-    fn each_state_of_host_has_its_own_commands() {
+    fn signing_advice_follows_host_state() {
         let fake = FakeHost::in_order();
         let advise = |refused: Option<&Path>| advice(&fake.host(), RELEASE, refused);
         assert!(advise(None).contains("--build-only"), "{}", advise(None));
@@ -112,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn no_half_of_pair_is_written_over() {
+    fn key_advice_never_overwrites_half_pair() {
         let fake = FakeHost::in_order();
         fake.write(LIST, "");
         let advise = || advice(&fake.host(), RELEASE, None);
@@ -130,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_module_only_wants_its_key_enrolled() {
+    fn advice_for_signed_module_is_key_enrolment() {
         let fake = FakeHost::in_order();
         fake.write("/var/lib/dkms/mok.key", "private");
         fake.write("/var/lib/dkms/mok.pub", "certificate");

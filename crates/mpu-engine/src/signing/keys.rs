@@ -16,21 +16,21 @@ pub struct Key {
 pub enum Enrolled {
     /// It is in the machine owner's list, or in the firmware's own.
     Yes,
-    /// It is in none of the lists. The kernel may have it built in all the same.
+    /// It is in none of the lists. The kernel may still have it built in.
     No,
     /// No list can be read, or the certificate is not in the lists' format (DER).
     Unknown,
 }
 
-pub const OWN: (&str, &str) = ("/etc/mpu/signing.key", "/etc/mpu/signing.der");
+pub const MPU_KEY: (&str, &str) = ("/etc/mpu/signing.key", "/etc/mpu/signing.der");
 
-pub const DKMS: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub");
+pub const DKMS_KEY: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub");
 
 /// Those two, and Ubuntu's, which its DKMS uses.
 const PLACES: [(&str, &str); 3] =
-    [OWN, DKMS, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
+    [MPU_KEY, DKMS_KEY, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
 
-/// DKMS's setting for another key, before its folder of such files.
+/// DKMS's configuration file, which can name another key. Files in the folder `framework.conf.d` override it.
 const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";
 
 /// shim's copies of the machine owner's list, as table and variable, and the firmware's own list. All contain whole certificates.
@@ -40,7 +40,7 @@ const LISTS: [&str; 3] = [
     "/sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f",
 ];
 
-/// More than any certificate or list has.
+/// Size limit of a certificate or list.
 const LIMIT: usize = 1 << 20;
 
 impl Key {
@@ -62,8 +62,8 @@ impl Key {
         if lists.is_empty() || !certificate.starts_with(&[0x30, 0x82]) {
             return Enrolled::Unknown;
         }
-        let holds = |list: &Vec<u8>| list.windows(certificate.len()).any(|part| part == certificate);
-        match lists.iter().any(holds) {
+        let contains_certificate = |list: &Vec<u8>| list.windows(certificate.len()).any(|part| part == certificate);
+        match lists.iter().any(contains_certificate) {
             true => Enrolled::Yes,
             false => Enrolled::No,
         }
@@ -128,17 +128,17 @@ const PIN: &str = "pin-value";
 
 /// Whether a key's address has a PIN, in any spelling.
 pub(super) fn has_pin(name: &str) -> bool {
-    let plain = decoded_fully(name);
+    let plain = percent_decode_all(name);
     plain.trim_start().starts_with(PKCS11) && plain.contains(PIN)
 }
 
 fn without_pin(address: &str) -> String {
-    let parts = address.split_inclusive([';', '?', '&']).filter(|part| !decoded_fully(part).contains(PIN));
+    let parts = address.split_inclusive([';', '?', '&']).filter(|part| !percent_decode_all(part).contains(PIN));
     parts.collect::<String>().trim_end_matches([';', '?', '&']).to_string()
 }
 
 /// In lower case, with all levels of percent encoding decoded.
-fn decoded_fully(text: &str) -> String {
+fn percent_decode_all(text: &str) -> String {
     let mut text = text.as_bytes().to_vec();
     loop {
         let decoded: Vec<u8> = percent_decode(&text).collect();

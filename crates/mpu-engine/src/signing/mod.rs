@@ -6,5 +6,5 @@ mod signer;
 
 pub use advice::advice;
 pub use keys::{Enrolled, Key};
-pub(crate) use signer::runs;
-pub use signer::{SignError, Signer, carries_signature, demanded, is_signed, secure_boot};
+pub(crate) use signer::can_run;
+pub use signer::{SignError, Signer, demanded, has_signature, is_signed, secure_boot};

@@ -30,8 +30,8 @@ pub fn demanded(host: &Host) -> bool {
     host.lockdown() != Lockdown::None || host.enforces_signatures()
 }
 
-/// What the kernel looks for at the end of a module.
-const MARK: &[u8] = b"~Module signature appended~\n";
+/// The kernel looks for this at the end of a signed module.
+const SIGNATURE_MARK: &[u8] = b"~Module signature appended~\n";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
@@ -84,12 +84,12 @@ const TOKEN_VARIABLES: [&str; 5] =
     ["KBUILD_SIGN_PIN", "OPENSSL_CONF", "PKCS11_MODULE_PATH", "PKCS11_PROVIDER_MODULE", "SOFTHSM2_CONF"];
 
 /// The limit for the tool: a network token may be slow, and a tool that waits for input is ended.
-const PATIENCE: Duration = Duration::from_secs(120);
+const SIGN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The limit for a program that prints its usage.
-const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+const USAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-const LONGEST_COMPLAINT: u64 = 1 << 20;
+const MAX_OUTPUT: u64 = 1 << 20;
 
 /// A tool and a key, for a kernel that demands signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Signer {
         for path in files.map(PathBuf::from) {
             File::open(&path).map_err(|source| SignError::Key { path, source })?;
         }
-        let of_headers = Some(headers.join("scripts/sign-file")).filter(|tool| tool.is_file() && runs(tool));
+        let of_headers = Some(headers.join("scripts/sign-file")).filter(|tool| tool.is_file() && can_run(tool));
         let of_host = || host.release().ok().and_then(|running| tool(host, &running));
         let Some(tool) = of_headers.or_else(|| tool(host, release)).or_else(of_host) else {
             return Err(SignError::NoTool { hint: host.headers_hint(release) });
@@ -177,14 +177,14 @@ impl Signer {
         command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
         command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
         command.envs(self.token_variables.iter().map(|(name, value)| (name, value)));
-        let ended = child::run(&mut command, PATIENCE, LONGEST_COMPLAINT);
+        let ended = child::run(&mut command, SIGN_TIMEOUT, MAX_OUTPUT);
         let ended = ended.map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
         if ended.is_success() && is_signed(module) {
             return Ok(());
         }
         let stderr = String::from_utf8_lossy(&ended.stderr);
         let line = match ended.status {
-            None => format!("the tool did not end within {} s, or printed too much", PATIENCE.as_secs()),
+            None => format!("the tool did not end within {} s, or printed too much", SIGN_TIMEOUT.as_secs()),
             Some(_) => {
                 let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
                 lines.next().unwrap_or("the tool printed nothing").to_string()
@@ -199,14 +199,14 @@ impl Signer {
 pub fn is_signed(module: &Path) -> bool {
     let mut end = Vec::new();
     let read = File::open(module).and_then(|mut file| {
-        file.seek(SeekFrom::End(-(MARK.len() as i64)))?;
+        file.seek(SeekFrom::End(-(SIGNATURE_MARK.len() as i64)))?;
         file.read_to_end(&mut end)
     });
-    read.is_ok() && end == MARK
+    read.is_ok() && end == SIGNATURE_MARK
 }
 
-pub fn carries_signature(module: &[u8]) -> bool {
-    module.ends_with(MARK)
+pub fn has_signature(module: &[u8]) -> bool {
+    module.ends_with(SIGNATURE_MARK)
 }
 
 /// The first tool that runs: the kernel's own `sign-file`, from its headers or from Debian's package of build programs, or Ubuntu's
@@ -218,15 +218,15 @@ pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
         format!("/usr/lib/linux-kbuild-{}/scripts/sign-file", short.join(".")),
         "kmodsign".to_string(),
     ];
-    places.iter().filter_map(|place| host.tool(place)).find(|tool| runs(tool))
+    places.iter().filter_map(|place| host.tool(place)).find(|tool| can_run(tool))
 }
 
 /// Whether a program can be started: without arguments, it prints its usage.
-pub(crate) fn runs(tool: &Path) -> bool {
+pub(crate) fn can_run(tool: &Path) -> bool {
     /// The exit code of loader and shell if something is missing.
-    const NOT_TO_BE_RUN: i32 = 127;
-    let done = child::run(Command::new(tool).stdin(Stdio::null()), SHORT_PATIENCE, LONGEST_COMPLAINT);
-    done.is_ok_and(|ended| ended.status.and_then(|status| status.code()).is_some_and(|code| code != NOT_TO_BE_RUN))
+    const NOT_FOUND: i32 = 127;
+    let done = child::run(Command::new(tool).stdin(Stdio::null()), USAGE_TIMEOUT, MAX_OUTPUT);
+    done.is_ok_and(|ended| ended.status.and_then(|status| status.code()).is_some_and(|code| code != NOT_FOUND))
 }
 
 /// The digest of the kernel's configuration: the kernel refuses one that it cannot compute.
@@ -303,8 +303,8 @@ mod tests {
             std::fs::write(&path, [b"module", b"\0no signature\xff".as_slice(), end].concat()).expect("a file");
             is_signed(&path)
         };
-        assert!(with(MARK), "bytes that no kernel would take for a signature");
-        assert!(!with(b"") && !with(&MARK[1..]) && !with(&[MARK, b"\n"].concat()));
+        assert!(with(SIGNATURE_MARK), "bytes that no kernel would take for a signature");
+        assert!(!with(b"") && !with(&SIGNATURE_MARK[1..]) && !with(&[SIGNATURE_MARK, b"\n"].concat()));
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         let tools =
             folders.flat_map(|dir| ["scripts/sign-file", "build/scripts/sign-file"].map(|t| dir.path().join(t)));
         let with_key = std::env::var_os("MPU_SIGN_FILE").map(PathBuf::from);
-        with_key.into_iter().chain(tools).find(|tool| runs(tool))
+        with_key.into_iter().chain(tools).find(|tool| can_run(tool))
     }
 
     fn openssl(dir: &Path, arguments: &str) -> bool {
@@ -363,19 +363,19 @@ mod tests {
 
         // The module, its signature, twelve bytes with the signature's length at the end, the mark.
         let bytes = fs::read(&path).expect("a module");
-        let (rest, _) = bytes.split_at(bytes.len() - MARK.len());
+        let (rest, _) = bytes.split_at(bytes.len() - SIGNATURE_MARK.len());
         let (rest, trailer) = rest.split_at(rest.len() - 12);
         let length = u32::from_be_bytes(trailer[8..].try_into().expect("four bytes"));
         let (content, signature) = rest.split_at(rest.len() - length as usize);
         assert_eq!(content, b"module");
         fs::write(keys.join("signature"), signature).expect("written");
         assert!(openssl(&keys, "x509 -inform DER -in mok.pub -out mok.pem"));
-        let holds = |content: &[u8]| {
+        let verifies = |content: &[u8]| {
             fs::write(keys.join("content"), content).expect("written");
             let of = "cms -verify -binary -inform DER -in signature -content content -certfile mok.pem -noverify";
             openssl(&keys, of)
         };
-        assert!(holds(content) && !holds(b"another"));
+        assert!(verifies(content) && !verifies(b"another"));
 
         // A key with a missing password neither waits for one nor signs.
         assert!(openssl(&keys, &format!("{pair} -passout pass:secret")));
@@ -389,7 +389,8 @@ mod tests {
     fn key_in_token_signs() {
         const LIBRARY: &str = "/usr/lib/softhsm/libsofthsm2.so";
         const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so";
-        let Some(tool) = real_tool().filter(|tool| fs::read(tool).is_ok_and(|bytes| holds(&bytes, b"OSSL_PROVIDER")))
+        let Some(tool) =
+            real_tool().filter(|tool| fs::read(tool).is_ok_and(|bytes| contains(&bytes, b"OSSL_PROVIDER")))
         else {
             return eprintln!(
                 "skipped: no kernel headers with a sign-file that knows OpenSSL's providers, no MPU_SIGN_FILE"
@@ -459,7 +460,7 @@ mod tests {
         }
     }
 
-    fn holds(bytes: &[u8], word: &[u8]) -> bool {
+    fn contains(bytes: &[u8], word: &[u8]) -> bool {
         bytes.windows(word.len()).any(|part| part == word)
     }
 
@@ -487,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn secure_boot_alone_demands_no_signature() {
+    fn secure_boot_alone_requires_no_signature() {
         let fake = FakeHost::in_order();
         fake.write(SECURE_BOOT, "\x06\0\0\0\x01");
         assert!(!demanded(&fake.host()));

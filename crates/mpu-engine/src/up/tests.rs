@@ -132,7 +132,7 @@ fn refused_redirect_mode_restores_previous_mode() {
 }
 
 #[test]
-fn module_is_first_where_it_can_be_had() {
+fn module_is_preferred_if_host_can_run_it() {
     let s = Setup::new();
     s.fake.can_notify();
     let choice = |engine, module: &ModuleOptions| {

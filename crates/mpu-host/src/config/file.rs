@@ -7,27 +7,27 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Whether the path exists, also as a dangling link: the administrator expects a file there.
-pub fn is_there(path: &Path) -> bool {
+pub fn exists_or_dangles(path: &Path) -> bool {
     !fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// The text in a regular file.
-pub fn read(path: &Path, longest: u64) -> io::Result<String> {
-    let bytes = read_bounded(path, longest, Links::Followed);
-    bytes.map_err(|error| name_target(path, error)).and_then(text)
+pub fn read(path: &Path, limit: u64) -> io::Result<String> {
+    let bytes = read_bounded(path, limit, Links::Followed);
+    bytes.map_err(|error| name_link_target(path, error)).and_then(text)
 }
 
 /// Standard input, if a person names no file.
 pub const STDIN: &str = "/dev/stdin";
 
 /// The text in a file that a person names. Standard input, and a pipe such as a shell's `<(…)`, are read to their end.
-pub fn read_named(path: &Path, longest: u64) -> io::Result<String> {
+pub fn read_named(path: &Path, limit: u64) -> io::Result<String> {
     if path == Path::new(STDIN) {
-        return read_all(io::stdin().lock(), longest).and_then(text);
+        return read_all(io::stdin().lock(), limit).and_then(text);
     }
-    match fs::metadata(path).is_ok_and(|of| of.file_type().is_fifo()) {
-        true => read_all(File::open(path)?, longest).and_then(text),
-        false => read(path, longest),
+    match fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+        true => read_all(File::open(path)?, limit).and_then(text),
+        false => read(path, limit),
     }
 }
 
@@ -36,7 +36,7 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
 }
 
 /// Adds the target of a link to an error.
-fn name_target(path: &Path, error: io::Error) -> io::Error {
+fn name_link_target(path: &Path, error: io::Error) -> io::Error {
     match fs::read_link(path) {
         Ok(target) if error.kind() == io::ErrorKind::NotFound => {
             let to = target.display();

@@ -26,7 +26,7 @@ pub const FILE: &str = "/etc/mpu/config.toml";
 pub const DEFAULT: &str = include_str!("default.toml");
 
 /// A longer file is refused: no engine accepts that many rules.
-const LONGEST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 
 /// The view of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
@@ -183,7 +183,7 @@ impl Config {
         let path = host.at(FILE);
         match Config::at(&path) {
             Err(ConfigError::Unreadable { source, .. })
-                if source.kind() == io::ErrorKind::NotFound && !file::is_there(&path) =>
+                if source.kind() == io::ErrorKind::NotFound && !file::exists_or_dangles(&path) =>
             {
                 Ok(Config::default())
             }
@@ -196,7 +196,7 @@ impl Config {
     /// # Errors
     /// If it does not exist, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Config, ConfigError> {
-        Config::read(path, file::read(path, LONGEST))
+        Config::read(path, file::read(path, MAX_SIZE))
     }
 
     /// The configuration in a file that a person names, a pipe, or standard input (`-`).
@@ -205,7 +205,7 @@ impl Config {
     /// If it does not exist, cannot be read, is too long, or is malformed.
     pub fn named(path: &Path) -> Result<Config, ConfigError> {
         let path = if path == Path::new("-") { Path::new(file::STDIN) } else { path };
-        Config::read(path, file::read_named(path, LONGEST))
+        Config::read(path, file::read_named(path, MAX_SIZE))
     }
 
     fn read(path: &Path, text: io::Result<String>) -> Result<Config, ConfigError> {
@@ -215,12 +215,12 @@ impl Config {
 
     /// Valid rules that match nothing on this host, as sentences.
     pub fn warnings(&self, host: &Host) -> Vec<String> {
-        let of = |(at, rule): (usize, &Rule)| {
+        let warning = |(at, rule): (usize, &Rule)| {
             let why = rules::never_matches(&rule.selector)?;
             let Selector::Cgroup(glob) = &rule.selector else { return None };
             Some(format!("rule {} of {} (\"{glob}\") never matches: {why}", at + 1, self.rules.len()))
         };
-        self.rules.iter().enumerate().filter_map(of).chain(rules::without_pods(host, self)).collect()
+        self.rules.iter().enumerate().filter_map(warning).chain(rules::without_pods(host, self)).collect()
     }
 
     /// Parses a text. The error has the line and the fault.
@@ -240,9 +240,9 @@ impl Config {
         let config = Config { engine, drivers, modules, redirect, visibility, notify_cpu_percent, nri, rules };
         let compiled = rules::compile(&config, &Pods::default());
         if !rules::fits(&compiled) {
-            let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
-            let are = format!("{} lines, {} bytes", compiled.lines().count(), compiled.len());
-            let what = format!("the rules are more than an engine takes: {are}; at most {most}");
+            let limit = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
+            let size = format!("{} lines, {} bytes", compiled.lines().count(), compiled.len());
+            let what = format!("the rules are more than an engine takes: {size}; at most {limit}");
             return Err((line_of(text, text.len()), what));
         }
         Ok(config)
@@ -271,13 +271,13 @@ impl RawRule {
             }
             (None, None) => {}
         }
-        let one = "a rule names one of container, pod, cgroup, and namespace with label";
+        let requirement = "a rule names one of container, pod, cgroup, and namespace with label";
         let last = named_by.iter().map(|(at, _)| *at).max();
-        let (at, selector) = named_by.pop().ok_or((None, format!("{one}; this one names none")))?;
+        let (at, selector) = named_by.pop().ok_or((None, format!("{requirement}; this one names none")))?;
         if !named_by.is_empty() {
-            return Err((last, format!("{one}; this one names several")));
+            return Err((last, format!("{requirement}; this one names several")));
         }
-        match rules::fault(self.sees, &selector) {
+        match rules::selector_fault(self.sees, &selector) {
             Some(what) => Err((Some(at), what)),
             None => Ok(Rule { sees: self.sees, selector }),
         }
@@ -418,12 +418,12 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", &path).expect("a link");
         assert_eq!(Config::of(&fake.host()).expect("empty"), Config::default());
         std::fs::remove_file(&path).expect("removed");
-        std::fs::write(&path, [b'#'].repeat(LONGEST as usize + 1)).expect("written");
+        std::fs::write(&path, [b'#'].repeat(MAX_SIZE as usize + 1)).expect("written");
         assert!(error().contains("more than"), "{}", error());
     }
 
     #[test]
-    fn errors_explain_themselves() {
+    fn config_errors_have_code_and_fix() {
         let fake = FakeHost::in_order();
         fake.write(FILE, "x = 1\n");
         let error = Config::of(&fake.host()).expect_err("malformed");

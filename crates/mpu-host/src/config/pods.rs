@@ -10,16 +10,16 @@ use std::{fs, io};
 
 /// A reboot clears it, as it does the pods.
 pub const FILE: &str = "/run/mpu/pods.json";
-const LONGEST: usize = 1 << 20;
+const MAX_SIZE: usize = 1 << 20;
 
 /// The uids of the selected pods on this node, by namespace and by label.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pods(BTreeMap<String, BTreeMap<String, BTreeSet<String>>>);
 
 impl Pods {
-    /// As an agent wrote them last; none if no agent did.
+    /// The pods that an agent wrote last; none if no agent did.
     pub fn of(host: &Host) -> Option<Pods> {
-        serde_json::from_slice(&host.bounded(FILE, LONGEST)?).ok()
+        serde_json::from_slice(&host.bounded(FILE, MAX_SIZE)?).ok()
     }
 
     /// Replaces the pods of a namespace and label. An id that is no uid is left out: it could match other pods.

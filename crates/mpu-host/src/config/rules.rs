@@ -54,7 +54,7 @@ pub fn never_matches(selector: &Selector) -> Option<String> {
 pub fn of_host(host: &Host, config: &Config) -> String {
     let pods = if labels(config).next().is_some() { Pods::of(host) } else { None };
     let all = compile(config, &pods.unwrap_or_default());
-    // More pods than an engine takes: then none of them is exempt. The rules of the file itself fit.
+    // If there are more pods than an engine accepts, none of them is exempt. The rules of the file itself fit.
     if fits(&all) { all } else { compile(config, &Pods::default()) }
 }
 
@@ -88,22 +88,23 @@ pub fn without_pods(host: &Host, config: &Config) -> Option<String> {
 pub fn compile(config: &Config, pods: &Pods) -> String {
     let compiled = config.rules.iter().flat_map(|rule| match &rule.selector {
         Selector::Label { namespace, label } => {
-            let of_pod = |uid| [fill(rule.sees, &PODS, uid), fill(rule.sees, &POD_SLICES, &uid.replace('-', "_"))];
+            let of_pod =
+                |uid| [fill_globs(rule.sees, &PODS, uid), fill_globs(rule.sees, &POD_SLICES, &uid.replace('-', "_"))];
             pods.get(namespace, label).flat_map(of_pod).flatten().collect()
         }
-        selector => lines(rule.sees, selector),
+        selector => compile_selector(rule.sees, selector),
     });
     let mut lines: Vec<String> = compiled.collect();
     lines.extend(match config.visibility {
         Visibility::Own => Vec::new(),
-        Visibility::Pod => self::lines(Visibility::Pod, &Selector::Pod("*".to_string())),
+        Visibility::Pod => compile_selector(Visibility::Pod, &Selector::Pod("*".to_string())),
         Visibility::Host => vec!["host **".to_string()],
     });
     lines.join("\n")
 }
 
 /// The fault of a selector's glob, if any.
-pub fn fault(sees: Visibility, selector: &Selector) -> Option<String> {
+pub fn selector_fault(sees: Visibility, selector: &Selector) -> Option<String> {
     let glob = match selector {
         Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob) => glob,
         Selector::Label { namespace, label } => return label_fault(sees, namespace, label),
@@ -133,8 +134,8 @@ pub fn fault(sees: Visibility, selector: &Selector) -> Option<String> {
         }
         _ => {}
     }
-    let sound = lines(sees, selector).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
-    // An id or name stands behind the start of its cgroup's name.
+    let sound = compile_selector(sees, selector).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
+    // In a compiled glob, more text surrounds an id or name.
     let longest = if matches!(selector, Selector::Cgroup(_)) { LONGEST_GLOB } else { LONGEST_GLOB - 72 };
     (!sound).then(|| format!("a glob is at most {longest} characters"))
 }
@@ -159,20 +160,22 @@ fn label_fault(sees: Visibility, namespace: &str, label: &str) -> Option<String>
     (!label.split(',').all(is_sound)).then(|| "a label is KEY=VALUE; several are separated by commas".to_string())
 }
 
-/// A rule for pods shows each its own: the glob that matches the pod's cgroup also defines the group.
-fn lines(sees: Visibility, selector: &Selector) -> Vec<String> {
+/// Compiles one rule. In a rule for pods, the glob that matches a pod's cgroup also defines its group.
+fn compile_selector(sees: Visibility, selector: &Selector) -> Vec<String> {
     match selector {
-        Selector::Cgroup(glob) => fill(sees, &["{}"], glob),
-        Selector::Container(glob) => fill(sees, &CONTAINERS, glob),
-        Selector::Pod(glob) => {
-            [fill(sees, &PODS, glob), fill(sees, &PODMAN, glob), fill(sees, &POD_SLICES, &glob.replace('-', "_"))]
-                .concat()
-        }
+        Selector::Cgroup(glob) => fill_globs(sees, &["{}"], glob),
+        Selector::Container(glob) => fill_globs(sees, &CONTAINERS, glob),
+        Selector::Pod(glob) => [
+            fill_globs(sees, &PODS, glob),
+            fill_globs(sees, &PODMAN, glob),
+            fill_globs(sees, &POD_SLICES, &glob.replace('-', "_")),
+        ]
+        .concat(),
         Selector::Label { .. } => Vec::new(),
     }
 }
 
-fn fill(sees: Visibility, places: &[&str], with: &str) -> Vec<String> {
+fn fill_globs(sees: Visibility, places: &[&str], with: &str) -> Vec<String> {
     let word = match sees {
         Visibility::Own => "own",
         Visibility::Pod => "group",
@@ -236,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn glob_that_is_too_long_names_its_own_limit() {
+    fn long_glob_is_refused_with_limit() {
         for (selector, expected) in [
             (Selector::Cgroup(format!("/{}", "a".repeat(254))), None),
             (Selector::Cgroup(format!("/{}", "a".repeat(255))), Some("a glob is at most 255 characters")),
             (Selector::Container("a".repeat(183)), None),
             (Selector::Container("a".repeat(255)), Some("a glob is at most 183 characters")),
         ] {
-            assert_eq!(fault(Visibility::Host, &selector).as_deref(), expected);
+            assert_eq!(selector_fault(Visibility::Host, &selector).as_deref(), expected);
         }
     }
 
@@ -309,11 +312,11 @@ mod tests {
             Selector::Container("**".into()),
             Selector::Pod("**dcgm*".into()),
         ] {
-            assert!(fault(Visibility::Own, &selector).is_some(), "{selector:?}");
+            assert!(selector_fault(Visibility::Own, &selector).is_some(), "{selector:?}");
         }
-        assert_eq!(fault(Visibility::Own, &Selector::Cgroup("**/x".into())), None);
-        assert_eq!(fault(Visibility::Host, &Selector::Cgroup("/monitors/**".into())), None);
-        assert!(fault(Visibility::Host, &Selector::Cgroup("**/x".into())).is_some());
+        assert_eq!(selector_fault(Visibility::Own, &Selector::Cgroup("**/x".into())), None);
+        assert_eq!(selector_fault(Visibility::Host, &Selector::Cgroup("/monitors/**".into())), None);
+        assert!(selector_fault(Visibility::Host, &Selector::Cgroup("**/x".into())).is_some());
     }
 
     #[test]
@@ -387,7 +390,7 @@ mod tests {
             for deeper in made {
                 let path = format!("{path}{deeper}");
                 for selector in ["dcgm*", "**dcgm*", "**"].into_iter().flat_map(|glob| {
-                    let sound = |selector: &Selector| fault(Visibility::Host, selector).is_none();
+                    let sound = |selector: &Selector| selector_fault(Visibility::Host, selector).is_none();
                     [Selector::Container(glob.into()), Selector::Pod(glob.into())].into_iter().filter(sound)
                 }) {
                     assert_eq!(sees(Visibility::Host, selector.clone(), &path), Sees::Own, "{path} {selector:?}");

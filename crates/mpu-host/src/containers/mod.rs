@@ -35,7 +35,7 @@ pub fn cgroups_at(host: &Host, folder: &str) -> Option<String> {
 }
 
 /// Whether a cgroup file's text has no information: version 1 shows every ended process at the root.
-pub fn is_at_the_root(text: &str) -> bool {
+pub fn is_at_root(text: &str) -> bool {
     path::paths(text).all(|path| path == "/")
 }
 
@@ -49,15 +49,15 @@ pub struct Look<'a> {
 }
 
 /// The limit for all runtimes' files together. A host full of containers has some 10 MB.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 impl<'a> Look<'a> {
     /// Reads files of root's runtimes only. A user's file system may be a program that never answers.
     pub fn new(host: &'a Host) -> Look<'a> {
-        Look { host, homes: false, remaining: Cell::new(MOST_BYTES), states: RefCell::default() }
+        Look { host, homes: false, remaining: Cell::new(MAX_BYTES), states: RefCell::default() }
     }
 
-    /// Also reads files of rootless runtimes in users' homes: for a person, who can interrupt it.
+    /// Also reads files of rootless runtimes in users' homes. Only for commands that a person can interrupt.
     pub fn with_homes(host: &'a Host) -> Look<'a> {
         Look { homes: true, ..Look::new(host) }
     }
@@ -67,15 +67,15 @@ impl<'a> Look<'a> {
         let mut found: Option<Container> = None;
         let mut layers = path::layers(text);
         if layers.is_empty() {
-            layers.extend(state::started_by_hand(self.host, text));
+            layers.extend(state::find_bare_oci_container(self.host, text));
         }
         for layer in layers {
-            found = Some(self.named(layer, found));
+            found = Some(self.describe(layer, found));
         }
         found
     }
 
-    fn named(&self, layer: Layer, outer: Option<Container>) -> Container {
+    fn describe(&self, layer: Layer, outer: Option<Container>) -> Container {
         // Files of an inner runtime are inside the outer container, out of reach.
         let state = if outer.is_none() { self.state(&layer) } else { State::default() };
         let pod = match (layer.pod, state.pod) {
@@ -93,7 +93,7 @@ impl<'a> Look<'a> {
         if let Some(state) = self.states.borrow().get(layer) {
             return state.clone();
         }
-        let state = state::look(self.host, layer, self.homes, &self.remaining);
+        let state = state::read(self.host, layer, self.homes, &self.remaining);
         self.states.borrow_mut().insert(layer.clone(), state.clone());
         state
     }

@@ -6,7 +6,7 @@
 
 use super::names::{Runtime, is_long_id};
 
-/// The most that is read of a cgroup file. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
+/// Size limit of a cgroup file. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
 pub const LIMIT: usize = 64 * 1024;
 
 /// One container in a path.
@@ -69,7 +69,7 @@ pub fn layers(text: &str) -> Vec<Layer> {
     let mut best: Vec<Layer> = Vec::new();
     for path in paths(text) {
         let layers = in_path(path);
-        let better = |new: &[Layer], old: &[Layer]| (new.len(), named(new)) > (old.len(), named(old));
+        let better = |new: &[Layer], old: &[Layer]| (new.len(), count_named(new)) > (old.len(), count_named(old));
         if better(&layers, &best) {
             best = layers;
         }
@@ -77,7 +77,7 @@ pub fn layers(text: &str) -> Vec<Layer> {
     best
 }
 
-fn named(layers: &[Layer]) -> usize {
+fn count_named(layers: &[Layer]) -> usize {
     layers.iter().filter(|layer| layer.runtime != Runtime::Unknown).count()
 }
 
@@ -88,10 +88,11 @@ pub fn paths(text: &str) -> impl Iterator<Item = &str> {
         let second = first + 1 + line[first + 1..].find(':')?;
         Some((line.starts_with("0::"), second + 1))
     };
-    let of = move |unified: bool| {
-        text.lines().filter_map(move |l| line(l).filter(|(is, _)| *is == unified).map(|(_, at)| &l[at..]))
+    let paths_of = move |unified: bool| {
+        text.lines()
+            .filter_map(move |l| line(l).filter(|(is_unified, _)| *is_unified == unified).map(|(_, at)| &l[at..]))
     };
-    of(true).chain(of(false))
+    paths_of(true).chain(paths_of(false))
 }
 
 /// The containers in one path, outermost first.
@@ -106,7 +107,7 @@ pub fn in_path(path: &str) -> Vec<Layer> {
     for segment in path.split('/').filter(|s| !s.is_empty() && *s != "..") {
         in_kubepods |= segment.contains("kubepods");
         user = user_of(segment).or(user);
-        let found = unit(segment).or_else(|| below(parent, segment)).or_else(|| {
+        let found = unit(segment).or_else(|| id_below_parent(parent, segment)).or_else(|| {
             // Kubernetes with the cgroupfs driver, and Amazon ECS: an id by itself.
             is_long_id(segment).then(|| (segment.to_string(), Runtime::Unknown))
         });
@@ -144,7 +145,7 @@ fn unit(segment: &str) -> Option<(String, Runtime)> {
     }
     UNITS.iter().find_map(|(prefix, suffix, shape, runtime)| {
         let id = segment.strip_prefix(prefix)?.strip_suffix(suffix)?;
-        Some((shaped(*shape, id)?, *runtime))
+        Some((checked_id(*shape, id)?, *runtime))
     })
 }
 
@@ -162,12 +163,12 @@ fn nspawn_machine(escaped: &str) -> Option<(String, Runtime)> {
     }
 }
 
-fn below(parent: &str, segment: &str) -> Option<(String, Runtime)> {
+fn id_below_parent(parent: &str, segment: &str) -> Option<(String, Runtime)> {
     let (_, shape, runtime) = PARENTS.iter().find(|(name, ..)| *name == parent)?;
-    Some((shaped(*shape, segment)?, *runtime))
+    Some((checked_id(*shape, segment)?, *runtime))
 }
 
-fn shaped(shape: Shape, text: &str) -> Option<String> {
+fn checked_id(shape: Shape, text: &str) -> Option<String> {
     match shape {
         Shape::Long => is_long_id(text).then(|| text.to_string()),
         Shape::Name => is_name(text).then(|| text.to_string()),
@@ -189,7 +190,7 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// `kubepods-burstable-podUID.slice`, perhaps behind the name of a cgroup root of kubelet's; the uid's dashes are underscores there.
+/// Parses `kubepods-burstable-podUID.slice`, possibly after the name of kubelet's cgroup root. The uid has underscores instead of dashes.
 fn pod_slice(segment: &str) -> Option<String> {
     let unit = segment.strip_suffix(".slice").unwrap_or(segment);
     let (before, uid) = unit.rsplit_once("-pod")?;

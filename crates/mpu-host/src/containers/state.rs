@@ -51,10 +51,11 @@ const NERDCTL_NAME: &str = "nerdctl/name";
 const LIMIT: usize = 4 << 20;
 
 /// The most path components to look up among containers that were started by hand: a user's path may have thousands.
-const MOST_PARTS: usize = 128;
+const MAX_PARTS: usize = 128;
 
-/// Reads the files about a container, within `left` bytes. For a user's container only the files in that user's home, if `homes`.
-pub fn look(host: &Host, layer: &Layer, homes: bool, remaining: &Cell<usize>) -> State {
+/// Reads the files about a container, at most `remaining` bytes. For a user's container, reads only files in that user's home, and only
+/// if `homes` is set.
+pub fn read(host: &Host, layer: &Layer, homes: bool, remaining: &Cell<usize>) -> State {
     let files = Files { host, remaining };
     let home = layer.user.filter(|_| homes).and_then(|uid| host.home_of(uid));
     let at = |roots: &[&str], at_home: &[&str]| -> Vec<String> {
@@ -66,7 +67,9 @@ pub fn look(host: &Host, layer: &Layer, homes: bool, remaining: &Cell<usize>) ->
     let id = &layer.id;
     let docker = || docker(&files, &at(DOCKER, DOCKER_AT_HOME), id);
     let containerd = || containerd(&files, &at(CONTAINERD, &[]), id);
-    let crio = || bundle_in_storage(&files, &at(STORAGE, STORAGE_AT_HOME), id).map(|state| of(Runtime::Crio, state));
+    let crio = || {
+        read_storage_bundle(&files, &at(STORAGE, STORAGE_AT_HOME), id).map(|state| with_runtime(Runtime::Crio, state))
+    };
     match layer.runtime {
         Runtime::Docker => docker(),
         Runtime::Containerd => containerd(),
@@ -80,42 +83,42 @@ pub fn look(host: &Host, layer: &Layer, homes: bool, remaining: &Cell<usize>) ->
     .unwrap_or_default()
 }
 
-fn of(runtime: Runtime, state: State) -> State {
+fn with_runtime(runtime: Runtime, state: State) -> State {
     State { runtime: Some(runtime), ..state }
 }
 
 fn docker(files: &Files, roots: &[String], id: &str) -> Option<State> {
     let config = roots.iter().find_map(|root| files.json(&format!("{root}/containers/{id}/config.v2.json")))?;
     let name =
-        string(config.get("Name")).map(|name| name.trim_start_matches('/').to_string()).filter(|n| !n.is_empty());
-    // Under Kubernetes the container's own name is a label; Docker's name combines several. An image has labels of its own, so they count
-    // under such a name only.
+        short_string(config.get("Name")).map(|name| name.trim_start_matches('/').to_string()).filter(|n| !n.is_empty());
+    // Under Kubernetes the container's own name is a label; Docker's name combines several names. Images have labels, too, so labels
+    // count only with such a Docker name.
     let is_of_kubernetes = name.as_ref().is_some_and(|name| name.starts_with("k8s_"));
-    let labelled = by_keys(config.pointer("/Config/Labels").filter(|_| is_of_kubernetes));
-    Some(of(Runtime::Docker, State { name: labelled.name.or(name), ..labelled }))
+    let labelled = state_from_annotations(config.pointer("/Config/Labels").filter(|_| is_of_kubernetes));
+    Some(with_runtime(Runtime::Docker, State { name: labelled.name.or(name), ..labelled }))
 }
 
 fn containerd(files: &Files, roots: &[String], id: &str) -> Option<State> {
     let places = roots.iter().flat_map(|root| CONTAINERD_NAMESPACES.iter().map(move |ns| (root, ns)));
     let bundle = places.filter_map(|(root, ns)| files.json(&format!("{root}/{TASKS}/{ns}/{id}/config.json"))).next()?;
-    Some(of(Runtime::Containerd, by_keys(bundle.get("annotations"))))
+    Some(with_runtime(Runtime::Containerd, state_from_annotations(bundle.get("annotations"))))
 }
 
-fn bundle_in_storage(files: &Files, roots: &[String], id: &str) -> Option<State> {
-    let bundle = in_storage(roots, &format!("{id}/userdata/config.json")).find_map(|path| files.json(&path))?;
-    Some(by_keys(bundle.get("annotations")))
+fn read_storage_bundle(files: &Files, roots: &[String], id: &str) -> Option<State> {
+    let bundle = storage_paths(roots, &format!("{id}/userdata/config.json")).find_map(|path| files.json(&path))?;
+    Some(state_from_annotations(bundle.get("annotations")))
 }
 
 fn podman(files: &Files, roots: &[String], id: &str) -> Option<State> {
-    let lists = in_storage(roots, "containers.json").chain(in_storage(roots, "volatile-containers.json"));
+    let lists = storage_paths(roots, "containers.json").chain(storage_paths(roots, "volatile-containers.json"));
     let found = lists.filter_map(|path| files.json(&path)).find_map(|list| {
         let row = list.as_array()?.iter().find(|row| row.get("id").and_then(Value::as_str) == Some(id))?;
-        string(row.pointer("/names/0"))
+        short_string(row.pointer("/names/0"))
     })?;
     Some(State { name: Some(found), ..State::default() })
 }
 
-fn in_storage<'a>(roots: &'a [String], file: &str) -> impl Iterator<Item = String> + 'a {
+fn storage_paths<'a>(roots: &'a [String], file: &str) -> impl Iterator<Item = String> + 'a {
     let file = file.to_string();
     roots.iter().flat_map(move |root| {
         let file = file.clone();
@@ -123,8 +126,8 @@ fn in_storage<'a>(roots: &'a [String], file: &str) -> impl Iterator<Item = Strin
     })
 }
 
-fn by_keys(map: Option<&Value>) -> State {
-    let get = |key: &str| map.and_then(|map| string(map.get(key)));
+fn state_from_annotations(map: Option<&Value>) -> State {
+    let get = |key: &str| map.and_then(|map| short_string(map.get(key)));
     let first = |at: usize| KEYS.iter().find_map(|keys| get(keys[at]));
     let (pod, namespace, uid) = (first(1), first(2), first(3));
     let pod = (pod.is_some() || uid.is_some()).then_some(Pod { uid, name: pod, namespace });
@@ -132,7 +135,7 @@ fn by_keys(map: Option<&Value>) -> State {
 }
 
 /// A container that a person started with runc or crun may have any directory; their state lists them.
-pub fn started_by_hand(host: &Host, cgroups: &str) -> Option<Layer> {
+pub fn find_bare_oci_container(host: &Host, cgroups: &str) -> Option<Layer> {
     let of_path = |path| {
         let mut user = None;
         str::split(path, '/').map(move |segment| {
@@ -141,7 +144,7 @@ pub fn started_by_hand(host: &Host, cgroups: &str) -> Option<Layer> {
         })
     };
     let candidates = path::paths(cgroups).flat_map(of_path).filter(|(segment, _)| is_name(segment));
-    for (segment, user) in candidates.take(MOST_PARTS) {
+    for (segment, user) in candidates.take(MAX_PARTS) {
         let found = [("/run/runc", "state.json", Runtime::Runc), ("/run/crun", "status", Runtime::Crun)]
             .into_iter()
             .find(|(root, file, _)| host.at(format!("{root}/{segment}/{file}")).is_file());
@@ -169,6 +172,6 @@ impl Files<'_> {
 }
 
 /// A non-empty string that is short enough for a table.
-fn string(value: Option<&Value>) -> Option<String> {
+fn short_string(value: Option<&Value>) -> Option<String> {
     value?.as_str().filter(|text| !text.is_empty() && text.len() <= 512).map(str::to_string)
 }

@@ -202,7 +202,7 @@ fn docker_names_its_container() {
 }
 
 #[test]
-fn labels_of_image_name_no_pod() {
+fn image_labels_set_no_pod_name() {
     let fake = FakeHost::in_order();
     let config = r#"{"Name":"/train","Config":{"Labels":{"io.kubernetes.container.name":"victim",
         "io.kubernetes.pod.name":"coredns","io.kubernetes.pod.namespace":"kube-system"}}}"#;
@@ -280,7 +280,7 @@ fn runtime_files_are_read_once_within_limit() {
         fake.write(&at(&large(number)), &text);
     }
     let named = (0..12).filter(|number| name(&format!("0::/docker/{}", large(*number))).is_some()).count();
-    assert_eq!(named, MOST_BYTES / (4 << 20), "as many as there is room for");
+    assert_eq!(named, MAX_BYTES / (4 << 20), "as many as there is room for");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn containerd_and_crio_name_container_pod_and_namespace() {
 }
 
 #[test]
-fn nerdctl_and_dockershim_name_theirs() {
+fn nerdctl_and_dockershim_containers_are_named() {
     let fake = FakeHost::in_order();
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/default/{}/config.json", IDS[0]);
     fake.write(&bundle, r#"{"annotations":{"nerdctl/name":"train"}}"#);
@@ -386,7 +386,7 @@ proptest::proptest! {
 
     /// Random combinations of known pieces, to reach every branch.
     #[test]
-    fn no_mixture_of_known_pieces_makes_it_panic(pieces in proptest::collection::vec(0..PIECES.len(), 0..24)) {
+    fn mixed_known_pieces_do_not_panic(pieces in proptest::collection::vec(0..PIECES.len(), 0..24)) {
         let path: String = pieces.iter().map(|piece| PIECES[*piece]).collect();
         for layer in path::layers(&filled(&format!("0::{path}\n1:cpu:/{path}"))) {
             proptest::prop_assert!(path::is_name(&layer.id), "{path}: {layer:?}");

@@ -1,7 +1,7 @@
-//! What keeps the NVIDIA driver, or one of its GPUs, from being unloaded, reset or handed over: processes and kernel modules.
+//! Finds the processes and kernel modules that use the NVIDIA driver or one of its GPUs. They block its unloading, reset or hand-over.
 //!
-//! A process counts if it has one of the driver's nodes open or mapped, in the table of any of its threads. What it calls the node does
-//! not matter ([`nodes`]). Processes are hostile: each may make its readers wait for ever. Whose a process is, `mpu` finds out.
+//! A process counts if it has a node of the driver open or mapped, in the descriptor table of any of its threads. Nodes are identified
+//! by device number ([`nodes`]). Processes are hostile: each may block its readers for ever. `mpu` finds the owners of the processes.
 
 pub mod modules;
 pub mod nodes;
@@ -21,38 +21,38 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Descriptors of one process that are looked at, in the tables of all its threads. A look at each takes some 2 µs.
-const MOST_DESCRIPTORS: usize = 1 << 20;
+/// Limit of descriptors to read of one process, in the tables of all its threads. Each takes some 2 µs.
+const MAX_DESCRIPTORS: usize = 1 << 20;
 
-/// Tables of a process that its other threads are compared with.
-const MOST_TABLES: usize = 8;
+/// Limit of descriptor tables of a process to compare its other threads with.
+const MAX_TABLES: usize = 8;
 
-/// How often `/proc` is listed, for processes that started or changed meanwhile.
-const MOST_PASSES: usize = 3;
+/// Limit of passes through `/proc`. A further pass finds processes that started or changed meanwhile.
+const MAX_PASSES: usize = 3;
 
-/// The most that is kept of a line of `maps`. A path can be longer than the 4,096 bytes that a system call takes.
-const LONGEST_LINE: u64 = 8 << 10;
+/// Limit of bytes kept of a line of `maps`. A path can be longer than the 4,096 bytes that a system call accepts.
+const MAX_LINE: u64 = 8 << 10;
 
-/// A process that holds the driver.
+/// A process that uses the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub pid: HostPid,
-    /// When it started, in ticks since boot: another process may get its number.
+    /// Its start in ticks since boot, because its PID may be reused.
     pub start_ticks: u64,
     pub uses: Vec<Use>,
 }
 
-/// A node that a process holds.
+/// A node that a process has open or mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Use {
     pub node: Node,
-    /// How many descriptors it has of it.
+    /// Number of descriptors.
     pub descriptors: u32,
-    /// How many of its mappings are of it.
+    /// Number of mappings.
     pub mappings: u32,
 }
 
-/// A process at whose sockets descriptors wait to be received. The kernel does not show their files.
+/// A process with unreceived descriptors at its sockets. The kernel does not show the files of these descriptors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlight {
     pub pid: HostPid,
@@ -60,76 +60,78 @@ pub struct InFlight {
     pub descriptors: u32,
 }
 
-/// What was found in `/proc`.
+/// The result of a scan of `/proc`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scan {
     /// By PID.
     pub holders: Vec<Holder>,
     pub in_flight: Vec<InFlight>,
-    /// Processes that could not be looked at, or in part only.
+    /// Processes that could not be read, or only in part.
     pub not_read: Vec<HostPid>,
 }
 
-/// Looks at all processes, on threads of its own: a process can make each read of its mappings, or of a file that it has open, last for
-/// ever. Remembers the processes that did not answer.
+/// Scans all processes, on its own threads: a process can block a read of its mappings, or of a file that it has open, for ever. Keeps a
+/// list of processes whose reads have not ended.
 #[derive(Default)]
 pub struct Scanner {
-    patience: Patience,
-    /// As the driver described them last.
+    limits: TimeLimits,
+    /// The driver's last description of its GPUs.
     gpus: Vec<DriverGpu>,
-    /// Threads that still wait for a process, and what they found before.
-    stuck: BTreeMap<HostPid, (Seen, JoinHandle<()>)>,
+    /// Threads that are still blocked at a process, and their results until then.
+    stuck: BTreeMap<HostPid, (ProcessScan, JoinHandle<()>)>,
 }
 
-/// How long one process may take. Processes that take long get less and less time, so that all of them together end some day.
+/// Time limits for reading a process. After many slow processes the limit is reduced, so that a whole scan ends.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
-    /// Enough for [`MOST_DESCRIPTORS`].
+struct TimeLimits {
+    /// For one process at first; enough for [`MAX_DESCRIPTORS`].
     first: Duration,
-    /// Once the processes that took longer than `later` have taken this together.
-    until: Duration,
+    /// Once slow processes have taken this time together, the limit is `later`. A process is slow if it takes longer than `later`.
+    slow_total: Duration,
     later: Duration,
-    /// No process is looked at any more.
+    /// Once slow processes have taken this time together, no further process is read.
     end: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        let [first, until, end] = [10, 30, 60].map(Duration::from_secs);
-        Patience { first, until, later: Duration::from_millis(100), end }
+impl Default for TimeLimits {
+    fn default() -> TimeLimits {
+        let [first, slow_total, end] = [10, 30, 60].map(Duration::from_secs);
+        TimeLimits { first, slow_total, later: Duration::from_millis(100), end }
     }
 }
 
-impl Patience {
-    fn after(self, lost: Duration) -> Option<Duration> {
-        match lost {
-            lost if lost < self.until => Some(self.first),
-            lost => (lost < self.end).then_some(self.later),
+impl TimeLimits {
+    /// The limit for the next process after this time of slow ones; none if no further process is read.
+    fn for_next(self, slow: Duration) -> Option<Duration> {
+        match slow {
+            slow if slow < self.slow_total => Some(self.first),
+            slow => (slow < self.end).then_some(self.later),
         }
     }
 }
 
-/// What was seen of one process.
+/// The result for one process.
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct ProcessScan {
     holder: Option<Holder>,
     in_flight: Option<InFlight>,
-    /// Some of it was refused, came too late or was too much.
+    /// A part could not be read: permission denied, time limit, or number limit.
     is_partial: bool,
-    /// It changed while it was looked at.
+    /// It changed during the scan.
     has_changed: bool,
 }
 
 impl Scanner {
-    /// Looks at every process of the host.
+    /// Scans every process of the host.
     ///
     /// # Errors
-    /// `/proc` cannot be listed.
+    /// If `/proc` cannot be listed.
     pub fn scan(&mut self, host: &Host) -> io::Result<Scan> {
         self.stuck.retain(|_, (_, thread)| !thread.is_finished());
-        let mut all: BTreeMap<HostPid, Seen> = self.stuck.iter().map(|(pid, (seen, _))| (*pid, seen.clone())).collect();
-        let mut lost = Duration::ZERO;
-        for _ in 0..MOST_PASSES {
+        let mut all: BTreeMap<HostPid, ProcessScan> =
+            self.stuck.iter().map(|(pid, (seen, _))| (*pid, seen.clone())).collect();
+        let mut slow = Duration::ZERO;
+        for _ in 0..MAX_PASSES {
             let entries = std::fs::read_dir(host.at("/proc"))?.flatten();
             let listed: BTreeSet<HostPid> =
                 entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?)).collect();
@@ -140,7 +142,7 @@ impl Scanner {
             if pids.is_empty() {
                 break;
             }
-            self.look_at(host, &pids, &mut lost, &mut all);
+            self.scan_processes(host, &pids, &mut slow, &mut all);
         }
         let mut scan = Scan::default();
         for (pid, seen) in all {
@@ -151,22 +153,28 @@ impl Scanner {
         Ok(scan)
     }
 
-    fn look_at(&mut self, host: &Host, pids: &[HostPid], lost: &mut Duration, all: &mut BTreeMap<HostPid, Seen>) {
-        // A driver that did not answer is not asked again.
+    fn scan_processes(
+        &mut self,
+        host: &Host,
+        pids: &[HostPid],
+        slow: &mut Duration,
+        all: &mut BTreeMap<HostPid, ProcessScan>,
+    ) {
+        // Once the driver has not described a GPU in time, it is not read again.
         if self.gpus.iter().all(|gpu| gpu.minor.is_some()) {
             self.gpus = nodes::gpus(host);
         }
         let mut left = pids.iter();
-        while let (Some(patience), false) = (self.patience.after(*lost), left.as_slice().is_empty()) {
+        while let (Some(limit), false) = (self.limits.for_next(*slow), left.as_slice().is_empty()) {
             let (sender, receiver) = mpsc::channel();
             let (host, gpus, pids) = (host.clone(), self.gpus.clone(), left.as_slice().to_vec());
-            let worker = thread::Builder::new().spawn(move || answer(&host, gpus, &pids, patience, &sender));
+            let worker = thread::Builder::new().spawn(move || scan_on_thread(&host, gpus, &pids, limit, &sender));
             let Ok(worker) = worker else { break };
             for pid in left.by_ref() {
                 let began = Instant::now();
-                // A thread that is still at work notices by itself that its time is over.
-                let received = receive(&receiver, patience + patience / 4);
-                *lost += Some(began.elapsed()).filter(|took| *took > self.patience.later).unwrap_or_default();
+                // A thread that is not blocked stops by itself at its limit.
+                let received = receive(&receiver, limit + limit / 4);
+                *slow += Some(began.elapsed()).filter(|took| *took > self.limits.later).unwrap_or_default();
                 match received {
                     Ok(Some(seen)) => drop(all.insert(*pid, seen)),
                     Ok(None) => drop(all.remove(pid)),
@@ -176,50 +184,51 @@ impl Scanner {
                         break;
                     }
                 }
-                if self.patience.after(*lost) != Some(patience) {
+                if self.limits.for_next(*slow) != Some(limit) {
                     break;
                 }
             }
         }
-        all.extend(left.map(|pid| (*pid, Seen::unread())));
+        all.extend(left.map(|pid| (*pid, ProcessScan::unread())));
     }
 }
 
-/// What a thread sends of a process.
+/// A thread's message about a process.
 enum Message {
-    /// What its descriptors show; its mappings follow.
-    Tables(Seen),
-    /// All; none if it has ended.
-    Done(Option<Seen>),
+    /// The result by its descriptors; its mappings follow.
+    FdTables(ProcessScan),
+    /// The whole result; none if it has ended.
+    Done(Option<ProcessScan>),
 }
 
-/// What was seen of the next process; none if it has ended. The error is what was seen before the time was over.
-fn receive(from: &Receiver<Message>, longest: Duration) -> Result<Option<Seen>, Seen> {
+/// Receives the result of the next process; none if it has ended. After a timeout the error is the result until then.
+fn receive(from: &Receiver<Message>, longest: Duration) -> Result<Option<ProcessScan>, ProcessScan> {
     let end = Instant::now() + longest;
-    let mut seen = Seen::unread();
+    let mut seen = ProcessScan::unread();
     loop {
         match from.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(Message::Tables(tables)) => seen = Seen { is_partial: true, ..tables },
+            Ok(Message::FdTables(tables)) => seen = ProcessScan { is_partial: true, ..tables },
             Ok(Message::Done(done)) => return Ok(done),
             Err(_) => return Err(seen),
         }
     }
 }
 
-fn answer(host: &Host, gpus: Vec<DriverGpu>, pids: &[HostPid], patience: Duration, to: &Sender<Message>) {
+fn scan_on_thread(host: &Host, gpus: Vec<DriverGpu>, pids: &[HostPid], limit: Duration, to: &Sender<Message>) {
     let nodes = Nodes::of(host, gpus);
     for pid in pids {
-        let done = match Look::at(host, *pid) {
-            Ok(look) => Some(look.take(&nodes, Instant::now() + patience, to)),
-            Err(error) => (!has_gone(&error)).then(Seen::unread),
+        let done = match ProcessReader::open(host, *pid) {
+            Ok(reader) => Some(reader.scan(&nodes, Instant::now() + limit, to)),
+            Err(error) => (!is_gone(&error)).then(ProcessScan::unread),
         };
         if to.send(Message::Done(done)).is_err() {
             return;
         }
     }
 }
-/// A look at one process, through its folder: who gets its number next has another.
-struct Look<'a> {
+
+/// Reads one process through its open folder, which no later process with the same PID gets.
+struct ProcessReader<'a> {
     host: &'a Host,
     pid: HostPid,
     folder: Folder,
@@ -227,10 +236,13 @@ struct Look<'a> {
     has_ended: bool,
 }
 
-/// What one process was found to have: by node the descriptors, by number, and the mappings.
+/// Findings about one process so far.
 struct Found {
+    /// By node: its descriptors' numbers, and the number of mappings.
     uses: BTreeMap<Node, (BTreeSet<String>, u32)>,
+    /// By socket: the number of unreceived descriptors.
     sockets: BTreeMap<Vec<u8>, u32>,
+    /// Descriptors that may still be read.
     left: usize,
     end: Instant,
     is_partial: bool,
@@ -240,7 +252,7 @@ struct Found {
 impl Found {
     fn until(end: Instant) -> Found {
         let (uses, sockets) = (BTreeMap::new(), BTreeMap::new());
-        Found { uses, sockets, left: MOST_DESCRIPTORS, end, is_partial: false, has_changed: false }
+        Found { uses, sockets, left: MAX_DESCRIPTORS, end, is_partial: false, has_changed: false }
     }
 
     fn is_late(&mut self) -> bool {
@@ -250,32 +262,32 @@ impl Found {
     }
 }
 
-impl Seen {
-    fn unread() -> Seen {
-        Seen { is_partial: true, ..Seen::default() }
+impl ProcessScan {
+    fn unread() -> ProcessScan {
+        ProcessScan { is_partial: true, ..ProcessScan::default() }
     }
 }
 
-impl Look<'_> {
-    fn at(host: &Host, pid: HostPid) -> io::Result<Look<'_>> {
+impl ProcessReader<'_> {
+    fn open(host: &Host, pid: HostPid) -> io::Result<ProcessReader<'_>> {
         let folder = Folder::at(host.at(format!("/proc/{}", pid.get())))?;
         let stat = folder.read("stat")?;
         let start_ticks = maker::started_ticks(&stat).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Look { host, pid, folder, start_ticks, has_ended: maker::has_ended(&stat) })
+        Ok(ProcessReader { host, pid, folder, start_ticks, has_ended: maker::has_ended(&stat) })
     }
 
-    fn take(&self, nodes: &Nodes, end: Instant, to: &Sender<Message>) -> Seen {
-        // The kernel compares threads of the running host alone.
+    fn scan(&self, nodes: &Nodes, end: Instant, to: &Sender<Message>) -> ProcessScan {
+        // kcmp(2) compares threads of the running host only.
         let share = if self.host.is_this() { share_descriptors } else { |_, _| None };
         let mut found = Found::until(end);
-        self.tables(nodes, share, &mut found);
-        let _ = to.send(Message::Tables(self.seen(&found)));
-        let mapped = self.mappings(nodes, &mut found);
-        found.is_partial |= mapped.is_err_and(|error| !has_gone(&error));
-        self.seen(&found)
+        self.scan_fd_tables(nodes, share, &mut found);
+        let _ = to.send(Message::FdTables(self.summarize(&found)));
+        let result = self.scan_mappings(nodes, &mut found);
+        found.is_partial |= result.is_err_and(|error| !is_gone(&error));
+        self.summarize(&found)
     }
 
-    fn seen(&self, found: &Found) -> Seen {
+    fn summarize(&self, found: &Found) -> ProcessScan {
         let (pid, start_ticks) = (self.pid, self.start_ticks);
         let waiting = found.sockets.values().sum();
         let of = |(node, (descriptors, mappings)): (&Node, &(BTreeSet<String>, u32))| Use {
@@ -284,7 +296,7 @@ impl Look<'_> {
             mappings: *mappings,
         };
         let uses: Vec<Use> = found.uses.iter().map(of).collect();
-        Seen {
+        ProcessScan {
             holder: (!uses.is_empty()).then_some(Holder { pid, start_ticks, uses }),
             in_flight: (waiting > 0).then_some(InFlight { pid, start_ticks, descriptors: waiting }),
             is_partial: found.is_partial,
@@ -292,17 +304,17 @@ impl Look<'_> {
         }
     }
 
-    /// Looks at the process's table and at those that threads have of their own. A thread whose process's first one has ended has a
-    /// table, too.
-    fn tables(&self, nodes: &Nodes, share: fn(u32, u32) -> Option<bool>, found: &mut Found) {
+    /// Scans the process's descriptor table, and the tables of threads that have their own. If the first thread has ended, the others
+    /// still have a table.
+    fn scan_fd_tables(&self, nodes: &Nodes, share: fn(u32, u32) -> Option<bool>, found: &mut Found) {
         let own = self.pid.get();
         let mut tables = Vec::new();
         if !self.has_ended {
             tables.push(own);
-            self.table("fd", "fdinfo", nodes, found);
+            self.scan_fd_table("fd", "fdinfo", nodes, found);
         }
-        let threads = self.folder.names("task", MOST_DESCRIPTORS).unwrap_or_else(|error| {
-            found.is_partial |= !has_gone(&error);
+        let threads = self.folder.names("task", MAX_DESCRIPTORS).unwrap_or_else(|error| {
+            found.is_partial |= !is_gone(&error);
             Vec::new()
         });
         let others = threads.iter().filter_map(|name| name.parse::<u32>().ok()).filter(|thread| *thread != own);
@@ -313,17 +325,17 @@ impl Look<'_> {
             if tables.iter().any(|table| share(*table, thread) == Some(true)) {
                 continue;
             }
-            if tables.len() < MOST_TABLES {
+            if tables.len() < MAX_TABLES {
                 tables.push(thread);
             }
-            self.table(&format!("task/{thread}/fd"), &format!("task/{thread}/fdinfo"), nodes, found);
+            self.scan_fd_table(&format!("task/{thread}/fd"), &format!("task/{thread}/fdinfo"), nodes, found);
         }
     }
 
-    fn table(&self, table: &str, infos: &str, nodes: &Nodes, found: &mut Found) {
+    fn scan_fd_table(&self, table: &str, infos: &str, nodes: &Nodes, found: &mut Found) {
         let names = match self.folder.names(table, found.left) {
             Ok(names) => names,
-            Err(error) => return found.is_partial |= !has_gone(&error),
+            Err(error) => return found.is_partial |= !is_gone(&error),
         };
         found.left -= names.len();
         found.is_partial |= found.left == 0;
@@ -334,7 +346,7 @@ impl Look<'_> {
             let at = format!("{table}/{name}");
             let info = |found: &mut Found| {
                 self.folder.read(&format!("{infos}/{name}")).unwrap_or_else(|error| {
-                    found.is_partial |= !has_gone(&error);
+                    found.is_partial |= !is_gone(&error);
                     String::new()
                 })
             };
@@ -344,30 +356,30 @@ impl Look<'_> {
                     found.sockets.insert(link, waiting);
                     None
                 }
-                Ok(link) if is_dma_buffer(&link) => shared_memory(&info(found)),
+                Ok(link) if is_dma_buf(&link) => dma_buf_node(&info(found)),
                 Ok(link) if !link.starts_with(b"/") => None,
-                // Also one whose path is too long to be read (ENAMETOOLONG).
+                // Also if the path is too long to be read (ENAMETOOLONG).
                 _ if self
                     .folder
-                    .is_open_for_anything(&at)
-                    .is_ok_and(|anything| anything || !is_only_path(&info(found))) =>
+                    .is_readable_or_writable(&at)
+                    .is_ok_and(|anything| anything || !is_o_path(&info(found))) =>
                 {
                     self.folder.device(&at).ok().flatten().and_then(|device| nodes.node(device))
                 }
                 _ => None,
             };
             if let Some(node) = node {
-                // The same number in two tables is one descriptor, as a rule, and counts as one.
+                // The same number in two tables counts as one descriptor, as it usually is.
                 found.uses.entry(node).or_default().0.insert(name);
             }
         }
     }
 
-    /// Looks at the process's mappings, which keep a node whose descriptor was closed.
-    fn mappings(&self, nodes: &Nodes, found: &mut Found) -> io::Result<()> {
-        // A process whose first thread has ended has its memory by the others.
+    /// Scans the process's mappings: a mapping keeps a node in use after its descriptor was closed.
+    fn scan_mappings(&self, nodes: &Nodes, found: &mut Found) -> io::Result<()> {
+        // If the first thread has ended, the other threads still have the memory.
         let living = if self.has_ended {
-            let threads = self.folder.names("task", MOST_DESCRIPTORS)?;
+            let threads = self.folder.names("task", MAX_DESCRIPTORS)?;
             let stat = |thread: &str| self.folder.read(&format!("task/{thread}/stat"));
             let lives = |thread: &&String| !found.is_late() && stat(thread).is_ok_and(|stat| !maker::has_ended(&stat));
             let Some(thread) = threads.iter().find(lives) else { return Ok(()) };
@@ -376,11 +388,11 @@ impl Look<'_> {
             None
         };
         let folder = living.as_ref().unwrap_or(&self.folder);
-        // Two files can have the same device and inode: file systems of several layers or volumes have one device.
+        // The path is part of the key: two files of a file system with layers or volumes can have the same device and inode.
         let (hashes, mut known) = (RandomState::new(), BTreeMap::new());
         let mut lines = BufReader::new(folder.open("maps", OFlags::RDONLY)?);
         let mut line = Vec::new();
-        while lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? > 0 && !found.is_late() {
+        while lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? > 0 && !found.is_late() {
             if !line.ends_with(b"\n") {
                 lines.skip_until(b'\n')?;
             }
@@ -398,14 +410,14 @@ impl Look<'_> {
 }
 
 fn node_of_mapping(folder: &Folder, mapping: &Mapping, nodes: &Nodes, found: &mut Found) -> Option<Node> {
-    if is_dma_buffer(mapping.path.as_bytes()) {
-        // What exported it is in the descriptor's information alone, and that may be closed.
+    if is_dma_buf(mapping.path.as_bytes()) {
+        // Only fdinfo names the exporting module, and the descriptor may be closed.
         return None;
     }
-    match folder.device(&format!("map_files/{}", mapping.file())) {
+    match folder.device(&format!("map_files/{}", mapping.map_file_name())) {
         Ok(device) => return nodes.node(device?),
-        Err(error) if has_gone(&error) => found.has_changed = true,
-        // Without CAP_SYS_ADMIN. EACCES is a user's own file system, which has no nodes.
+        Err(error) if is_gone(&error) => found.has_changed = true,
+        // EPERM: without CAP_SYS_ADMIN. EACCES: a user's own file system, which has no device nodes.
         Err(error) => found.is_partial |= Errno::from_io_error(&error) == Some(Errno::PERM),
     }
     None
@@ -423,27 +435,27 @@ struct Mapping<'a> {
 
 impl Mapping<'_> {
     fn parse(line: &str) -> Option<Mapping<'_>> {
-        let mut words = line.trim_end_matches('\n').splitn(6, ' ');
-        let (from, to) = words.next()?.split_once('-')?;
+        let mut fields = line.trim_end_matches('\n').splitn(6, ' ');
+        let (from, to) = fields.next()?.split_once('-')?;
         let [from, to] = [from, to].map(|address| u64::from_str_radix(address, 16));
-        let (_rights, _offset, device, inode) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        let path = words.next().unwrap_or_default().trim_start();
+        let (_rights, _offset, device, inode) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        let path = fields.next().unwrap_or_default().trim_start();
         (inode != "0").then_some(Mapping { from: from.ok()?, to: to.ok()?, device, inode, path })
     }
 
-    /// Its name in `map_files`, where numbers have no zeros before them.
-    fn file(&self) -> String {
+    /// Its name in `map_files`: the addresses without leading zeros.
+    fn map_file_name(&self) -> String {
         format!("{:x}-{:x}", self.from, self.to)
     }
 }
 
 /// `/dmabuf:NAME` as of Linux 5.3, `anon_inode:dmabuf` before.
-fn is_dma_buffer(link: &[u8]) -> bool {
+fn is_dma_buf(link: &[u8]) -> bool {
     link.starts_with(b"/dmabuf:") || link == b"anon_inode:dmabuf"
 }
 
-/// Memory that the driver shared with other devices; it keeps the module that did so (drivers/dma-buf/dma-buf.c).
-fn shared_memory(info: &str) -> Option<Node> {
+/// The node for memory that the driver exported as a dma-buf. It keeps the exporting module loaded (drivers/dma-buf/dma-buf.c).
+fn dma_buf_node(info: &str) -> Option<Node> {
     let module = match field(info, "exp_name")? {
         "nvidia" => "nvidia",
         "nvidia_drm" => "nvidia_drm",
@@ -458,15 +470,15 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Whether a descriptor only names a path (`O_PATH`) and never reached the driver. One with access mode 3 of open(2), for ioctl(2) alone,
+/// Whether a descriptor is `O_PATH`, so its open did not reach the driver. A descriptor with access mode 3 of open(2), for ioctl(2) only,
 /// can be neither read nor written either.
-fn is_only_path(info: &str) -> bool {
+fn is_o_path(info: &str) -> bool {
     let flags = field(info, "flags").and_then(|flags| u32::from_str_radix(flags, 8).ok());
     flags.is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
 }
 
-/// Whether a process, or what it had, is no longer there.
-fn has_gone(error: &io::Error) -> bool {
+/// Whether an error means that a process, or a file of it, no longer exists.
+fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
         || Errno::from_io_error(error) == Some(Errno::SRCH)
 }

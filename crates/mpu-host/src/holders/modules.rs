@@ -4,11 +4,11 @@
 
 use crate::host::Host;
 
-/// A module that is used, and by what.
+/// A kernel module and its users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
     pub name: String,
-    /// Its references, each of which keeps it loaded. None on a kernel that unloads no module.
+    /// Its reference count; any reference keeps it loaded. None on a kernel that cannot unload modules.
     pub references: Option<u32>,
     /// The modules that use it; each has one of its references.
     pub holders: Vec<String>,
@@ -25,19 +25,19 @@ impl Module {
         Module { name: name.to_string(), references: references.map(|count| count.max(0) as u32), holders }
     }
 
-    /// References that are no other module's: open files, mappings, and what the kernel itself uses.
+    /// References from other users than modules: open files, mappings, and the kernel itself.
     pub fn used(&self) -> Option<u32> {
         Some(self.references?.saturating_sub(self.holders.len() as u32))
     }
 }
 
-/// The driver's module and all that use it, also through others; a user comes before what it uses, as they have to be unloaded.
+/// The driver's module and its direct and indirect users, in the order of unloading: users first.
 pub fn modules(host: &Host) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
     let mut next = vec!["nvidia".to_string()];
-    for _ in 0..MOST {
+    for _ in 0..MAX_MODULES {
         let Some(name) = next.pop() else { break };
-        // Of one that several use, the last place counts.
+        // A module that is found again moves to the later place: it must be unloaded before every module that it uses.
         found.retain(|module| module.name != name);
         let module = Module::read(host, &name);
         next.extend(module.holders.iter().cloned());
@@ -47,10 +47,10 @@ pub fn modules(host: &Host) -> Vec<Module> {
     found
 }
 
-/// Modules that are looked at: more than any host has around its GPU driver.
-const MOST: usize = 256;
+/// Limit of modules to read. No host has as many around its GPU driver.
+const MAX_MODULES: usize = 256;
 
-/// Whether the kernel would unload the driver, once the modules that use it are unloaded. None if it does not count.
+/// Whether the kernel would unload the driver, once the modules that use it are unloaded. None without reference counts.
 pub fn is_free(modules: &[Module]) -> Option<bool> {
     modules.iter().map(|module| module.used().map(|used| used == 0)).try_fold(true, |all, free| Some(all && free?))
 }

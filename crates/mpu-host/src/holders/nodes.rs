@@ -1,7 +1,7 @@
-//! Which device nodes are the NVIDIA driver's, whatever they are called.
+//! Identifies device nodes of the NVIDIA driver by device number, under any file name.
 //!
-//! A node counts by its device number. Source: NVIDIA's driver README ("/dev/nvidia*"); `/proc/devices` for majors that the kernel gives
-//! out; `/sys/dev/char` for nodes of other subsystems below a GPU (DRM, I²C, frame buffer).
+//! Source: NVIDIA's driver README ("/dev/nvidia*"); `/proc/devices` for dynamic majors; `/sys/dev/char` for nodes of other subsystems
+//! below a GPU (DRM, I²C, frame buffer).
 
 use crate::folder::NVIDIA_MAJOR;
 use crate::host::Host;
@@ -19,9 +19,9 @@ const MODESET_MINOR: u32 = 254;
 /// A GPU that the driver has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverGpu {
-    /// Its place in the order of PCI addresses, as nvidia-smi counts.
+    /// Its place in the order of PCI addresses, as in nvidia-smi.
     pub index: u32,
-    /// The number of its node; none if the driver does not answer.
+    /// The minor number of its node; none if the driver does not answer.
     pub minor: Option<u32>,
     /// None before the driver has started it.
     pub uuid: Option<String>,
@@ -29,11 +29,11 @@ pub struct DriverGpu {
     pub address: String,
 }
 
-/// How long the driver may take to describe its GPUs: it can be stuck with its locks held.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Limit for the driver's description of its GPUs: the driver can be stuck with its locks held.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them. Only the address is known of one that the driver does not
-/// describe in time.
+/// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them. If the driver does not describe a GPU in time, only its
+/// address and index are set.
 pub fn gpus(host: &Host) -> Vec<DriverGpu> {
     let folder = "/proc/driver/nvidia/gpus";
     let entries = std::fs::read_dir(host.at(folder)).into_iter().flatten().flatten();
@@ -47,7 +47,7 @@ pub fn gpus(host: &Host) -> Vec<DriverGpu> {
     }
     drop(sender);
     let mut texts = vec![String::new(); addresses.len()];
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while let Ok((index, text)) = receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
         texts[index] = text;
     }
@@ -63,11 +63,11 @@ pub fn gpus(host: &Host) -> Vec<DriverGpu> {
 /// A node of the driver.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
-    /// As the driver calls it below `/dev`.
+    /// The driver's name for it below `/dev`.
     pub name: String,
-    /// The index of its GPU; none of a node for all GPUs.
+    /// The index of its GPU; none for a node of all GPUs.
     pub gpu: Option<u32>,
-    /// The kernel module that an open node keeps.
+    /// The kernel module that an open node keeps loaded.
     pub module: &'static str,
 }
 
@@ -93,9 +93,9 @@ impl<'a> Nodes<'a> {
         Nodes { host, majors, gpus, known: RefCell::default() }
     }
 
-    /// As if these majors were the driver's.
+    /// With these majors as the driver's.
     #[cfg(test)]
-    pub fn made_up(host: &'a Host, majors: BTreeMap<u32, String>) -> Nodes<'a> {
+    pub fn with_majors(host: &'a Host, majors: BTreeMap<u32, String>) -> Nodes<'a> {
         Nodes { majors, ..Nodes::of(host, gpus(host)) }
     }
 

@@ -1,4 +1,4 @@
-//! Made-up hosts, on which devices that every Linux has are the driver's, and one real process.
+//! Fake hosts on which common Linux devices stand for the driver's, and one real process.
 
 use super::modules::{is_free, modules};
 use super::*;
@@ -65,7 +65,7 @@ fn node_is_found_in_tables_and_mappings() {
     fake.write("/proc/13/maps", maps);
     link(&fake, "/proc/13/map_files/400000-401000", "/bin/sh");
     link(&fake, "/proc/13/map_files/7f00000000-7f00001000", "/dev/full");
-    // A file that is called like a node, and one that is gone.
+    // A file with a node's name, and a missing file.
     fake.write("/dev/nvidia0", "no device");
     link(&fake, "/proc/14/fd/3", fake.host().at("/dev/nvidia0").to_str().expect("a path"));
     link(&fake, "/proc/14/fd/4", "/nowhere");
@@ -159,7 +159,7 @@ fn ended_or_unreadable_process_is_no_error() {
 }
 
 #[test]
-fn large_table_is_looked_at_whole() {
+fn large_descriptor_table_is_read_whole() {
     // A disk takes its time for so many files.
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let fake = FakeHost { dir: memory.expect("a folder") };
@@ -182,7 +182,7 @@ fn real_process_is_found_by_device_number() {
     symlink("/proc", fake.host().at("/proc")).expect("a link");
     let host = fake.host();
     let majors = BTreeMap::from([(1, "nvidia-uvm".to_string())]);
-    let nodes = Nodes::made_up(&host, majors);
+    let nodes = Nodes::with_majors(&host, majors);
     let full = std::fs::File::open("/dev/full").expect("a device");
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let path = rustix::fs::open("/dev/full", flags, rustix::fs::Mode::empty()).expect("a device");
@@ -191,9 +191,9 @@ fn real_process_is_found_by_device_number() {
     let control = rustix::fs::open("/dev/full", flags, rustix::fs::Mode::empty()).expect("a device");
     let own = HostPid::new(std::process::id()).expect("a PID");
     let mine = || {
-        let look = Look::at(&host, own).expect("it lives");
+        let reader = ProcessReader::open(&host, own).expect("it lives");
         let mut found = Found::until(Instant::now() + Duration::from_secs(60));
-        look.tables(&nodes, share_descriptors, &mut found);
+        reader.scan_fd_tables(&nodes, share_descriptors, &mut found);
         let number = |fd: i32| found.uses.iter().any(|(_, (numbers, _))| numbers.contains(&fd.to_string()));
         use std::os::fd::AsRawFd;
         [full.as_raw_fd(), control.as_raw_fd(), path.as_raw_fd()].map(number)
@@ -206,9 +206,9 @@ fn refused_mappings_are_not_read() {
     let this = Host::this();
     // CAP_CHECKPOINT_RESTORE since Linux 5.9.
     let may = this.has_capability(crate::host::CAP_SYS_ADMIN) || this.has_capability(40);
-    let look = Look::at(&this, HostPid::new(std::process::id()).expect("a PID")).expect("it lives");
+    let reader = ProcessReader::open(&this, HostPid::new(std::process::id()).expect("a PID")).expect("it lives");
     let mut found = Found::until(Instant::now() + Duration::from_secs(60));
-    look.mappings(&Nodes::of(&this, Vec::new()), &mut found).expect("its mappings");
+    reader.scan_mappings(&Nodes::of(&this, Vec::new()), &mut found).expect("its mappings");
     assert_eq!(found.is_partial, !may);
 }
 
@@ -222,11 +222,11 @@ fn moved_mapping_is_not_read() {
 }
 
 #[test]
-fn equal_inodes_hide_no_node() {
+fn node_with_equal_inode_is_found() {
     let fake = host();
     process(&fake, 51, 'S');
     // The first file's path is longer than what is kept of a line.
-    let long = "/x".repeat(LONGEST_LINE as usize);
+    let long = "/x".repeat(MAX_LINE as usize);
     let maps = format!(
         "7f00000000-7f00001000 rw-s 00000000 00:05 9 {long}\n7f00002000-7f00003000 rw-s 00000000 00:05 9 /dev/full\n"
     );
@@ -237,14 +237,14 @@ fn equal_inodes_hide_no_node() {
     assert_eq!((lines_of(&scan), scan.not_read), (vec!["51: nvidia-uvm-tools 0 1".to_string()], Vec::new()));
 }
 
-/// Makes a pipe of a file: a reader waits until somebody writes.
+/// Replaces a file by a pipe: a reader blocks until a writer opens it.
 fn pipe(fake: &FakeHost, path: &str) {
     fake.remove(path);
     assert!(std::process::Command::new("mkfifo").arg(fake.host().at(path)).status().expect("mkfifo").success());
 }
 
 #[test]
-fn process_without_answer_stops_no_scan() {
+fn blocked_process_does_not_stop_scan() {
     let fake = host();
     for pid in [60, 61, 62, 63] {
         process(&fake, pid, 'S');
@@ -253,13 +253,13 @@ fn process_without_answer_stops_no_scan() {
     let line = |pid| format!("{pid}: nvidia-uvm-tools 1 0");
     pipe(&fake, "/proc/60/maps");
     pipe(&fake, "/proc/62/stat");
-    let patience = Patience { first: Duration::from_secs(1), ..Patience::default() };
-    let mut scanner = Scanner { patience, ..Scanner::default() };
+    let limits = TimeLimits { first: Duration::from_secs(1), ..TimeLimits::default() };
+    let mut scanner = Scanner { limits, ..Scanner::default() };
     let pids = |numbers: &[u32]| numbers.iter().filter_map(|number| HostPid::new(*number)).collect::<Vec<_>>();
     for _ in 0..2 {
         let began = Instant::now();
         let scan = scanner.scan(&fake.host()).expect("a folder /proc");
-        // What its descriptors show is known before.
+        // The descriptors are read before the mappings block.
         assert_eq!((lines_of(&scan), scan.not_read), ([60, 61, 63].map(line).to_vec(), pids(&[60, 62])));
         assert_eq!(scanner.stuck.len(), 2, "they are not looked at again");
         assert!(began.elapsed() < Duration::from_secs(30));
@@ -276,7 +276,7 @@ fn process_without_answer_stops_no_scan() {
 }
 
 #[test]
-fn stuck_driver_stops_no_scan() {
+fn stuck_driver_does_not_stop_scan() {
     let fake = host();
     pipe(&fake, "/proc/driver/nvidia/gpus/0000:65:00.0/information");
     process(&fake, 65, 'S');
@@ -284,7 +284,7 @@ fn stuck_driver_stops_no_scan() {
     link(&fake, "/proc/65/fd/4", "/dev/tty");
     let began = Instant::now();
     let scan = looked(&fake);
-    // Its address alone tells whose the DRM node is.
+    // The GPU's address alone identifies its DRM node.
     assert_eq!(lines_of(&scan), ["65: card1 1 0", "65: nvidia-uvm-tools 1 0"]);
     assert_eq!((scan.holders[0].uses[0].node.gpu, scan.not_read.len()), (Some(1), 0));
     let minors: Vec<_> = nodes::gpus(&fake.host()).into_iter().map(|gpu| gpu.minor).collect();
@@ -293,7 +293,7 @@ fn stuck_driver_stops_no_scan() {
 }
 
 #[test]
-fn ended_threads_hide_no_mapping() {
+fn mapping_is_found_after_threads_ended() {
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let fake = FakeHost { dir: memory.expect("a folder") };
     fake.write("/proc/devices", "Character devices:\n  1 nvidia-uvm\n195 nvidia\n");
@@ -314,11 +314,11 @@ fn unreadable_information_is_named() {
     let fake = host();
     process(&fake, 66, 'S');
     link(&fake, "/proc/66/fd/3", "socket:[7]");
-    // Not what a lack of descriptors gives, which would stop other tests, but an error like it.
+    // An error like EMFILE. A real lack of descriptors would stop other tests.
     std::fs::create_dir_all(fake.host().at("/proc/66/fdinfo/3")).expect("a folder");
     assert_eq!(looked(&fake).not_read, [HostPid::new(66).expect("a PID")]);
     for error in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
-        assert!(!has_gone(&error.into()), "{error}");
+        assert!(!is_gone(&error.into()), "{error}");
     }
 }
 
@@ -329,8 +329,8 @@ fn many_slow_processes_end_scan() {
         process(&fake, pid, 'S');
         pipe(&fake, &format!("/proc/{pid}/maps"));
     }
-    let [first, until, later, end] = [200, 600, 20, 900].map(Duration::from_millis);
-    let mut scanner = Scanner { patience: Patience { first, until, later, end }, ..Scanner::default() };
+    let [first, slow_total, later, end] = [200, 600, 20, 900].map(Duration::from_millis);
+    let mut scanner = Scanner { limits: TimeLimits { first, slow_total, later, end }, ..Scanner::default() };
     let scan = scanner.scan(&fake.host()).expect("a folder /proc");
     assert_eq!(scan.not_read.len(), 20);
     assert!((1..20).contains(&scanner.stuck.len()), "{}", scanner.stuck.len());

@@ -52,7 +52,7 @@ fn tool_must_be_executable() {
 }
 
 #[test]
-fn hints_speak_distributions_language() {
+fn hints_use_distribution_package_manager() {
     let fake = FakeHost::in_order();
     let check = |os_release: &str, hint: &str| {
         fake.write("/etc/os-release", os_release);

@@ -12,7 +12,7 @@ fn is_full(device: Device) -> bool {
 }
 
 fn look() -> Look {
-    Look::at_most(MOST_TOGETHER, is_full)
+    Look::at_most(MAX_TOTAL, is_full)
 }
 
 /// A process of two threads. With argument `u` it has the device in its second one's own table; with `e` in its only table, and its first
@@ -61,7 +61,7 @@ impl Running {
     }
 
     fn has(&self, look: &Look) -> Has {
-        has_the_driver(Path::new(PROC), self.1, look)
+        find_driver_fd(Path::new(PROC), self.1, look)
     }
 }
 
@@ -92,7 +92,7 @@ fn shell(script: &str) -> Running {
 }
 
 #[test]
-fn no_thread_hides_descriptor() {
+fn descriptor_in_thread_table_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let apart = threads(folder.path(), "u");
     let mut own = std::fs::read_dir(format!("/proc/{}/fd", apart.1.get())).expect("ours").flatten();
@@ -104,9 +104,9 @@ fn no_thread_hides_descriptor() {
     let ended = threads(folder.path(), "e");
     assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", ended.1.get())).expect("ours").count(), 0);
     assert_eq!(ended.has(&look()), Has::Yes);
-    let thread = living_thread(Path::new(PROC), ended.1, &look()).expect("the second one");
+    let thread = find_live_thread(Path::new(PROC), ended.1, &look()).expect("the second one");
     assert_ne!(thread, format!("task/{}", ended.1.get()), "not the first one, which has ended");
-    assert_eq!(living_thread(Path::new(PROC), ended.1, &Look::at_most(0, is_full)), None);
+    assert_eq!(find_live_thread(Path::new(PROC), ended.1, &Look::at_most(0, is_full)), None);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn node_is_recognized_by_device_number() {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
         let _open = rustix::fs::open(&node, flags, rustix::fs::Mode::empty()).expect("a node");
         let own = HostPid::new(std::process::id()).expect("a PID");
-        assert_eq!(has_the_driver(Path::new(PROC), own, &Look::new()), Has::Yes);
+        assert_eq!(find_driver_fd(Path::new(PROC), own, &Look::new()), Has::Yes);
     }
 }
 
@@ -163,8 +163,8 @@ fn descriptor_limit_is_reported() {
 }
 
 #[test]
-fn one_process_alone_has_bound_of_its_own() {
-    let most = MOST_DESCRIPTORS + 1;
+fn descriptor_limit_of_one_process_leaves_room_for_others() {
+    let most = MAX_DESCRIPTORS + 1;
     let limit = Command::new("bash").args(["-c", &format!("ulimit -n {}", most + 300)]).stderr(Stdio::null()).status();
     if !limit.is_ok_and(|status| status.success()) {
         return eprintln!("this user may not open so many descriptors");
@@ -177,12 +177,12 @@ fn one_process_alone_has_bound_of_its_own() {
     ));
     let look = look();
     assert_eq!(many.has(&look), Has::TooMany);
-    assert_eq!(look.left(), MOST_TOGETHER - MOST_DESCRIPTORS - 1, "there is room for others");
+    assert_eq!(look.left(), MAX_TOTAL - MAX_DESCRIPTORS - 1, "there is room for others");
 }
 
 #[test]
 fn missing_process_has_no_driver() {
-    assert_eq!(has_the_driver(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::new()), Has::No);
+    assert_eq!(find_driver_fd(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::new()), Has::No);
     let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
     let own = Folder::at("/proc/self").expect("ours");
     assert!(!own.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))).expect("ours"));

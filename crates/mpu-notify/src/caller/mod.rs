@@ -3,7 +3,7 @@
 pub(crate) mod accounts;
 pub(crate) mod memory;
 pub(crate) mod namespace;
-pub(crate) mod numbers;
+pub(crate) mod pid_lookup;
 pub(crate) mod proc_folder;
 pub(crate) mod process;
 pub(crate) mod process_cache;

@@ -2,7 +2,7 @@
 
 use crate::kernel::Tid;
 use mpu_core::HostPid;
-pub(crate) use mpu_host::folder::{Folder, device, is_drivers};
+pub(crate) use mpu_host::folder::{Folder, device, is_driver_device};
 use std::io;
 
 /// The folder of the thread that has this TID now.
@@ -20,7 +20,7 @@ const TUNER_MAJOR: u32 = 212;
 
 /// Whether a character device is a TV tuner. Its `FE_SET_PROPERTY` is Linux's only other ioctl (include/uapi of 6.1) with the number and
 /// size of `NV_ESC_RM_GET_EVENT_DATA`.
-pub(crate) fn is_tuners(device: Option<(u32, u32)>) -> bool {
+pub(crate) fn is_tuner_device(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == TUNER_MAJOR)
 }
 

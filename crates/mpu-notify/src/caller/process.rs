@@ -1,7 +1,7 @@
 //! A host process with an open pidfd and its PIDs in all its namespaces. These PIDs never change while it lives, and the pidfd shows
 //! when it has ended. Containers share one `Process` for each process.
 //!
-//! Outside truth: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
+//! Source: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
 
 use crate::caller::namespace::{Id, Namespace};
 use crate::caller::proc_folder::{field, of_process};
@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 /// A process's PIDs, from its own namespace up to the host's.
-pub(crate) type Numbers = Vec<(Id, ViewPid)>;
+pub(crate) type NamespacePids = Vec<(Id, ViewPid)>;
 
 #[derive(Debug)]
 pub(crate) struct Process {
     pidfd: OwnedFd,
-    pub(crate) numbers: Numbers,
+    pub(crate) pids: NamespacePids,
     pub(crate) driver_use: Mutex<DriverUse>,
     _counted: CountGuard,
 }
@@ -93,8 +93,8 @@ pub(crate) enum DriverUse {
 }
 
 impl Process {
-    pub(crate) fn new(pidfd: OwnedFd, numbers: Numbers, all: &SharedProcesses) -> Process {
-        Process { pidfd, numbers, driver_use: Mutex::new(DriverUse::Unknown), _counted: all.count_one() }
+    pub(crate) fn new(pidfd: OwnedFd, pids: NamespacePids, all: &SharedProcesses) -> Process {
+        Process { pidfd, pids, driver_use: Mutex::new(DriverUse::Unknown), _counted: all.count_one() }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -102,8 +102,8 @@ impl Process {
     }
 
     /// Its PID in a namespace.
-    pub(crate) fn number_in(&self, namespace: Id) -> Option<ViewPid> {
-        number_in(namespace, &self.numbers)
+    pub(crate) fn pid_in(&self, namespace: Id) -> Option<ViewPid> {
+        pid_in(namespace, &self.pids)
     }
 
     /// Whether it can have made a client of the driver, as `ProcessCache::uses_driver`; `pid` is its host PID.
@@ -130,21 +130,21 @@ pub(crate) fn is_alive(pidfd: &OwnedFd) -> bool {
     poll(&mut readable, Some(&Timespec::default())) == Ok(0)
 }
 
-pub(crate) fn number_in(namespace: Id, numbers: &Numbers) -> Option<ViewPid> {
-    numbers.iter().find(|(id, _)| *id == namespace).map(|(_, number)| *number)
+pub(crate) fn pid_in(namespace: Id, pids: &NamespacePids) -> Option<ViewPid> {
+    pids.iter().find(|(id, _)| *id == namespace).map(|(_, pid)| *pid)
 }
 
 /// A process's PIDs by `/proc/PID/status`. All files are read through one open folder, so a reused PID cannot mix two processes.
-pub(crate) fn numbers_of(pid: HostPid) -> Option<Numbers> {
+pub(crate) fn read_namespace_pids(pid: HostPid) -> Option<NamespacePids> {
     let folder = of_process(pid).ok()?;
     let status = folder.read("status").ok()?;
-    // The number of a thread that is not its process's first is no PID.
+    // Only the TID of a process's first thread is a PID.
     if field(&status, "Tgid")?.parse() != Ok(pid.get()) {
         return None;
     }
     let numbers: Vec<u32> = field(&status, "NSpid")?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let mut at = folder.pid_namespace().and_then(Namespace::new).ok();
-    let mut all = Numbers::new();
+    let mut all = NamespacePids::new();
     for number in numbers.iter().rev() {
         let namespace = at.take()?;
         all.push((namespace.id(), ViewPid::new(*number)?));
@@ -156,7 +156,7 @@ pub(crate) fn numbers_of(pid: HostPid) -> Option<Numbers> {
 /// Whether a process has a descriptor of the driver; none if the call's limit of descriptors is used up. Such a process counts as one without
 /// the driver for that call. The next call checks it, because results for other processes stay cached.
 pub(crate) fn has_driver_fd(pid: HostPid, look: &Look) -> Option<bool> {
-    match maker::has_the_driver(Path::new("/proc"), pid, look) {
+    match maker::find_driver_fd(Path::new("/proc"), pid, look) {
         Has::Yes => Some(true),
         Has::No | Has::TooMany => Some(false),
         Has::NoRoom => None,

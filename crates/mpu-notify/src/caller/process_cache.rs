@@ -3,7 +3,7 @@
 
 use crate::caller::namespace::Id;
 use crate::caller::process::{Look, has_driver_fd};
-use crate::caller::process::{Numbers, Process, SharedProcesses, number_in, numbers_of};
+use crate::caller::process::{NamespacePids, Process, SharedProcesses, pid_in, read_namespace_pids};
 use crate::lock;
 use mpu_core::{HostPid, ViewPid};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
@@ -43,8 +43,8 @@ impl ProcessCache {
     /// A process's PID in a namespace; none for a process outside it, and for a thread.
     pub(crate) fn view_of(&self, namespace: Id, pid: HostPid) -> Option<ViewPid> {
         match self.live(pid) {
-            Some(process) => process.number_in(namespace),
-            None => number_in(namespace, &self.look_up(pid)?),
+            Some(process) => process.pid_in(namespace),
+            None => pid_in(namespace, &self.look_up(pid)?),
         }
     }
 
@@ -54,8 +54,8 @@ impl ProcessCache {
         (self.view_of(namespace, host) == Some(view)).then_some(host)
     }
 
-    /// Whether a process can have made a client of the driver: it has a descriptor of the driver, or had one at an earlier check. If not,
-    /// the client's maker has ended and the process has got its PID.
+    /// Whether a process can have made a client of the driver: it has a descriptor of the driver, or had one at an earlier check. If it
+    /// cannot, the process that made the client has ended, and this process reuses its PID.
     pub(crate) fn uses_driver(&self, pid: HostPid, look: &Look) -> bool {
         let entries = self.live(pid).or_else(|| {
             self.look_up(pid);
@@ -65,23 +65,23 @@ impl ProcessCache {
         entries.map_or_else(|| has_driver_fd(pid, look) == Some(true), |process| process.uses_driver(pid, look))
     }
 
-    fn look_up(&self, pid: HostPid) -> Option<Numbers> {
+    fn look_up(&self, pid: HostPid) -> Option<NamespacePids> {
         if let Some(process) = self.all.live(pid) {
-            let numbers = process.numbers.clone();
+            let pids = process.pids.clone();
             lock(&self.entries).insert(pid, process, &self.all);
-            return Some(numbers);
+            return Some(pids);
         }
         // The pidfd is opened first. If its process still lives after the read, the read was of that process.
         let pidfd = Pid::from_raw(pid.get() as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let numbers = numbers_of(pid);
+        let pids = read_namespace_pids(pid);
         let mut entries = lock(&self.entries);
         entries.processes.remove(&pid);
-        let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process::new(pidfd, numbers, &self.all));
+        let process = pidfd.zip(pids.clone()).map(|(pidfd, pids)| Process::new(pidfd, pids, &self.all));
         if let Some(process) = process.filter(Process::is_alive).map(Arc::new) {
             self.all.insert(pid, &process);
             entries.insert(pid, process, &self.all);
         }
-        numbers
+        pids
     }
 }
 
@@ -96,7 +96,7 @@ impl Entries {
             *self = Entries::default();
         }
         if all.count() <= limit {
-            self.hosts_by_view.extend(process.numbers.iter().map(|number| (*number, pid)));
+            self.hosts_by_view.extend(process.pids.iter().map(|view| (*view, pid)));
             self.processes.insert(pid, process);
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn process_without_driver_made_none_of_its_clients() {
+    fn process_without_driver_fd_owns_no_client() {
         let (mut child, pid) = sleep();
         let cache = ProcessCache::default();
         assert!(!cache.uses_driver(pid, &Look::new()), "it has no descriptor of the driver's");
@@ -181,7 +181,7 @@ mod tests {
         };
         // Room for the first one's descriptors and one more; none is the driver's. A child inherits descriptors of other tests.
         let first = std::fs::read_dir(format!("/proc/{}/fd", children[0].id())).expect("it lives").count();
-        let look = Look::at_most(first + 1, crate::caller::proc_folder::is_drivers);
+        let look = Look::at_most(first + 1, crate::caller::proc_folder::is_driver_device);
         assert!(pids.iter().all(|pid| !cache.uses_driver(*pid, &look)));
         assert_eq!(look.left(), 0);
         let entries = |cache: &ProcessCache| {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn ended_process(all: &SharedProcesses) -> Arc<Process> {
-        Arc::new(Process::new(std::fs::File::open("/dev/null").expect("/dev/null").into(), Numbers::new(), all))
+        Arc::new(Process::new(std::fs::File::open("/dev/null").expect("/dev/null").into(), NamespacePids::new(), all))
     }
 
     fn limit() -> usize {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_held_than_descriptors_allow() {
+    fn cache_is_limited_by_descriptors() {
         let (mut entries, all) = (Entries::default(), SharedProcesses::default());
         let pid = |number| HostPid::new(number).expect("not 0");
         let limit = MAX_PROCESSES.min(limit() / SHARE) as u32;

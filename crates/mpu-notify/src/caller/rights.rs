@@ -3,7 +3,7 @@
 //! A driver checks the effective user (its objects belong to that user) and capabilities. The real and the saved user of this
 //! thread stay root, so the caller's user can neither signal nor trace it.
 //!
-//! Outside truth: proc_pid_status(5), user_namespaces(7), credentials(7), capabilities(7).
+//! Source: proc_pid_status(5), user_namespaces(7), credentials(7), capabilities(7).
 
 use crate::caller::proc_folder::field;
 use crate::log::log;
@@ -128,7 +128,7 @@ impl Status {
 /// The host's number of root in a user namespace, by its `uid_map` (user_namespaces(7)).
 pub(crate) fn root_of(map: &str) -> Option<u32> {
     let mut lines = map.lines().map(|line| line.split_whitespace());
-    lines.find_map(|mut words| if words.next() == Some("0") { words.next()?.parse().ok() } else { None })
+    lines.find_map(|mut fields| if fields.next() == Some("0") { fields.next()?.parse().ok() } else { None })
 }
 
 #[cfg(test)]

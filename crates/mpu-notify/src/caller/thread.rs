@@ -1,6 +1,6 @@
 //! A waiting thread: its identity, rights and descriptors. Guarantees that no fact is of a later thread with the same TID.
 //!
-//! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
+//! Source: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
 
 use crate::caller::memory::Memory;
 use crate::caller::namespace::Namespace;
@@ -25,9 +25,9 @@ const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits(
 /// (os-interface.c of the open releases: the effective user, and capabilities).
 const GROUPS_CACHE_TIME: Duration = Duration::from_millis(100);
 
-/// A thread's rights when they were last read.
+/// A thread's rights, and the facts that show whether they changed since.
 #[derive(Debug, Clone)]
-struct Known {
+struct CachedRights {
     at: Instant,
     info: Info,
     sets: CapabilitySets,
@@ -45,14 +45,14 @@ pub(crate) struct Caller {
     pub(crate) namespace: Arc<Namespace>,
     /// The kernel's facts for this call; none before Linux 6.13.
     now: Option<Info>,
-    /// Its rights at its last call.
-    known: Option<Known>,
+    /// Its rights as they were last read.
+    cached_rights: Option<CachedRights>,
 }
 
 impl Caller {
     /// The thread that has this TID now. Afterwards, check with the listener that the caller still waits: only then is this the
     /// caller. `last` is the namespace of the last caller, reused if it is the same.
-    pub(crate) fn of(tid: Tid, last: Option<&Arc<Namespace>>) -> io::Result<Caller> {
+    pub(crate) fn open(tid: Tid, last: Option<&Arc<Namespace>>) -> io::Result<Caller> {
         let pidfd = match pidfd_open(raw_tid(tid)?, PIDFD_THREAD) {
             Err(rustix::io::Errno::INVAL) => None,
             opened => Some(opened?),
@@ -64,7 +64,7 @@ impl Caller {
             Some(last) => last.clone(),
             None => Arc::new(Namespace::new(folder.pid_namespace()?)?),
         };
-        let mut caller = Caller { tid, pidfd, folder, namespace, now: None, known: None };
+        let mut caller = Caller { tid, pidfd, folder, namespace, now: None, cached_rights: None };
         caller.now = caller.info();
         Ok(caller)
     }
@@ -87,9 +87,9 @@ impl Caller {
         info.filter(|info| info.pid == self.tid.get())
     }
 
-    /// Users that it may have been before, as the host numbers them: its real and saved user, and root of its user namespace, as most
-    /// containers start as root. Without its effective user.
-    pub(crate) fn other_users(&self) -> Vec<Uid> {
+    /// Users that it may have had before, by host UID: its real and saved user, and root of its user namespace, because most containers
+    /// start as root. Its effective user is left out.
+    pub(crate) fn possible_users(&self) -> Vec<Uid> {
         let status = self.folder.read("status").unwrap_or_default();
         let ids: Vec<u32> = field(&status, "Uid")
             .map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect())
@@ -106,8 +106,8 @@ impl Caller {
     ///
     /// Reads `fdinfo` only for a descriptor open for neither reading nor writing, as with `O_PATH`. A caller controls the length of
     /// other `fdinfo` files (everything that an epoll watches), and the kernel generates all of it before the first byte.
-    pub(crate) fn refusal(&self, number: i32) -> i32 {
-        match self.folder.is_open_for_anything(&format!("fd/{number}")) {
+    pub(crate) fn unknown_ioctl_errno(&self, number: i32) -> i32 {
+        match self.folder.is_readable_or_writable(&format!("fd/{number}")) {
             Ok(true) => return libc::ENOTTY,
             Ok(false) => {}
             Err(_) => return libc::EBADF,
@@ -119,7 +119,7 @@ impl Caller {
 
     /// Memory of the program that it runs now.
     pub(crate) fn memory(&self) -> io::Result<Memory> {
-        Memory::of(&self.folder)
+        Memory::open(&self.folder)
     }
 
     /// Its rights on the host, and its process.
@@ -139,20 +139,21 @@ impl Caller {
         // Before `status` is read: a change in between makes the next call read it again.
         let tid = raw_tid(self.tid)?;
         let now = self.now.take().and_then(|info| Some((info, capabilities(Some(tid)).ok()?)));
-        if let (Some((info, sets)), Some(known)) = (now, &self.known)
-            && known.info == info
-            && known.sets == sets
-            && known.at.elapsed() < GROUPS_CACHE_TIME
+        if let (Some((info, sets)), Some(cached)) = (now, &self.cached_rights)
+            && cached.info == info
+            && cached.sets == sets
+            && cached.at.elapsed() < GROUPS_CACHE_TIME
         {
-            return Ok((info.tgid, known.rights.clone()));
+            return Ok((info.tgid, cached.rights.clone()));
         }
         let status = Status::parse(&self.folder.read_record("status")?).ok_or(io::ErrorKind::InvalidData)?;
-        let known = now.map(|(info, sets)| Known { at: Instant::now(), info, sets, rights: status.rights.clone() });
-        self.known = known;
+        self.cached_rights =
+            now.map(|(info, sets)| CachedRights { at: Instant::now(), info, sets, rights: status.rights.clone() });
         Ok((status.tgid, status.rights))
     }
 
-    /// Device number of one of its descriptors, if it is a character device. Asks no file system: a caller's FUSE file system may not answer.
+    /// Device number of one of its descriptors, if it is a character device. Does not call the file system: a caller's FUSE file system
+    /// may never answer.
     ///
     /// # Errors
     /// `ENOENT` if there is no such descriptor.
@@ -186,15 +187,15 @@ fn raw_tid(tid: Tid) -> io::Result<Pid> {
     Pid::from_raw(tid.get() as i32).ok_or(io::ErrorKind::InvalidInput.into())
 }
 
-/// Identity of this process's user namespace for [`Caller::rights`], and its open file. While that is open, the kernel does not create
-/// its inode for each read, which halves the cost of a read.
+/// Identity of this process's user namespace for [`Caller::rights`], and its open file. While the file is open, the kernel does not
+/// create its inode for each read, which halves the cost of a read.
 pub(crate) fn own_user_namespace() -> io::Result<((u64, u64), OwnedFd)> {
     let file = std::fs::File::open("/proc/self/ns/user")?;
     let stat = rustix::fs::fstat(&file)?;
     Ok(((stat.st_dev, stat.st_ino), file.into()))
 }
 
-/// Device number of an open character device. Asks no file system.
+/// Device number of an open character device. Does not call the file system.
 pub(crate) fn character_device(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
     device(file, "", AtFlags::EMPTY_PATH).ok().flatten()
 }

@@ -18,18 +18,18 @@ const DRIVER_CACHE_TIME: Duration = Duration::from_secs(1);
 /// Where the loaded driver uses TIDs for processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ThreadNumbering {
-    /// In its answers.
-    reports: bool,
-    /// In its lookups: by the thread that made the client.
-    queries: bool,
+    /// Its answers have TIDs.
+    reports_tids: bool,
+    /// It looks up a client by the thread that made it.
+    queries_by_tid: bool,
 }
 
 impl ThreadNumbering {
     fn of_loaded_driver() -> ThreadNumbering {
         let release = Driver::loaded(&Host::this()).and_then(|driver| driver.known());
         release.map(native).map_or_else(ThreadNumbering::default, |native| ThreadNumbering {
-            reports: native.pids == Numbering::Thread,
-            queries: native.pid_info == Numbering::Thread,
+            reports_tids: native.pids == Numbering::Thread,
+            queries_by_tid: native.pid_info == Numbering::Thread,
         })
     }
 }
@@ -46,10 +46,10 @@ impl Threads {
     pub(crate) fn for_call(&self, control: Control) -> CallThreads {
         let numbering = self.numbering();
         CallThreads {
-            reports: numbering.reports,
-            queries: numbering.queries && control == Control::GpuGetPidInfo,
+            reports_tids: numbering.reports_tids,
+            queries_by_tid: numbering.queries_by_tid && control == Control::GpuGetPidInfo,
             // A process is one row, even if the driver lists two of its threads.
-            seen: (numbering.reports && control == Control::GpuGetPids).then(RefCell::default),
+            seen: (numbering.reports_tids && control == Control::GpuGetPids).then(RefCell::default),
         }
     }
 
@@ -73,16 +73,16 @@ impl Threads {
 /// See [`Threads::for_call`].
 #[derive(Debug)]
 pub(crate) struct CallThreads {
-    reports: bool,
+    reports_tids: bool,
     /// Whether a process must be looked up by each of its threads.
-    pub(crate) queries: bool,
+    pub(crate) queries_by_tid: bool,
     seen: Option<RefCell<HashSet<HostPid>>>,
 }
 
 impl CallThreads {
     /// The process of a number in the driver's answer; none for a repetition in a list.
     pub(crate) fn process_of(&self, number: HostPid) -> Option<HostPid> {
-        let process = if self.reports { process_of(number).unwrap_or(number) } else { number };
+        let process = if self.reports_tids { process_of(number).unwrap_or(number) } else { number };
         let is_new = self.seen.as_ref().is_none_or(|seen| seen.borrow_mut().insert(process));
         is_new.then_some(process)
     }
@@ -94,11 +94,11 @@ fn process_of(thread: HostPid) -> Option<HostPid> {
     HostPid::new(field(&status, "Tgid")?.parse().ok()?)
 }
 
-/// Threads of a process without the first, whose TID is the PID; at most `most`.
-pub(crate) fn other_threads(process: HostPid, most: usize) -> Vec<HostPid> {
+/// Threads of a process without the first, whose TID is the PID; at most `limit`.
+pub(crate) fn other_threads(process: HostPid, limit: usize) -> Vec<HostPid> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", process.get())) else { return Vec::new() };
-    let numbers = tasks.flatten().filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
-    numbers.filter(|thread| *thread != process).take(most).collect()
+    let tids = tasks.flatten().filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
+    tids.filter(|thread| *thread != process).take(limit).collect()
 }
 
 #[cfg(test)]
@@ -115,7 +115,11 @@ mod tests {
         });
         let thread_id = receiver.recv().ok().and_then(HostPid::new).expect("its number");
         let own = HostPid::new(std::process::id()).expect("a PID");
-        let call = |reports, once: bool| CallThreads { reports, queries: false, seen: once.then(RefCell::default) };
+        let call = |reports_tids, once: bool| CallThreads {
+            reports_tids,
+            queries_by_tid: false,
+            seen: once.then(RefCell::default),
+        };
         assert_eq!(call(false, false).process_of(thread_id), Some(thread_id), "to other drivers it is no process");
         let list = call(true, true);
         assert_eq!(list.process_of(thread_id), Some(own));
@@ -132,7 +136,7 @@ mod tests {
         let (resume, resumed) = std::sync::mpsc::channel::<()>();
         let (receiver, started) = std::sync::mpsc::channel();
         let (answer_sender, answer_receiver) = std::sync::mpsc::channel();
-        let numbering = |reports| ThreadNumbering { reports, queries: false };
+        let numbering = |reports_tids| ThreadNumbering { reports_tids, queries_by_tid: false };
         let all = &threads;
         std::thread::scope(|scope| {
             scope.spawn(move || {

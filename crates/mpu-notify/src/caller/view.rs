@@ -1,7 +1,7 @@
 //! A caller's view of PIDs by the policy's rules: the engine's `PidMap`.
 
 use crate::caller::accounts;
-use crate::caller::numbers::Numbers;
+use crate::caller::pid_lookup::PidLookup;
 use crate::caller::proc_folder::{Folder, of_process};
 use crate::caller::process::Look;
 use crate::caller::process::Process;
@@ -13,19 +13,19 @@ use mpu_core::{HostPid, PidMap, ViewPid};
 
 pub(crate) enum View<'a> {
     /// The processes of the caller's namespace.
-    Own(Numbers<'a>),
+    Own(PidLookup<'a>),
     /// Also the processes beneath a cgroup.
-    Group(Numbers<'a>, Vec<u8>),
+    Group(PidLookup<'a>, Vec<u8>),
     /// All processes, by host PIDs.
     Host,
 }
 
 impl<'a> View<'a> {
     /// The view that the rules give to a caller with this folder.
-    pub(crate) fn of(caller: &Folder, rules: &Rules, numbers: Numbers<'a>) -> View<'a> {
+    pub(crate) fn of(caller: &Folder, rules: &Rules, lookup: PidLookup<'a>) -> View<'a> {
         match rules.of(|| caller.cgroup()) {
-            None | Some((Sees::Own, _)) => View::Own(numbers),
-            Some((Sees::Group { depth }, cgroup)) => View::Group(numbers, cgroup_prefix(&cgroup, depth).to_vec()),
+            None | Some((Sees::Own, _)) => View::Own(lookup),
+            Some((Sees::Group { depth }, cgroup)) => View::Group(lookup, cgroup_prefix(&cgroup, depth).to_vec()),
             Some((Sees::Host, _)) => View::Host,
         }
     }
@@ -47,11 +47,11 @@ fn is_in_cgroup(pid: HostPid, group: &[u8]) -> bool {
 impl PidMap for View<'_> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
         match self {
-            View::Own(numbers) => numbers.view_of(pid),
-            View::Group(numbers, group) => numbers.view_of(pid).or_else(|| {
+            View::Own(lookup) => lookup.view_of(pid),
+            View::Group(lookup, group) => lookup.view_of(pid).or_else(|| {
                 // A process of the group without a PID here gets its host PID, unless a process here has that number.
                 let same = ViewPid::new(pid.get())?;
-                (numbers.host_of(same).is_none() && is_in_cgroup(pid, group)).then_some(same)
+                (lookup.host_of(same).is_none() && is_in_cgroup(pid, group)).then_some(same)
             }),
             View::Host => ViewPid::new(pid.get()),
         }
@@ -59,17 +59,17 @@ impl PidMap for View<'_> {
 
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
         match self {
-            View::Own(numbers) => numbers.host_of(pid),
-            View::Group(numbers, group) => numbers.host_of(pid).or_else(|| {
+            View::Own(lookup) => lookup.host_of(pid),
+            View::Group(lookup, group) => lookup.host_of(pid).or_else(|| {
                 let same = HostPid::new(pid.get())?;
-                (numbers.view_of(same).is_none() && is_in_cgroup(same, group)).then_some(same)
+                (lookup.view_of(same).is_none() && is_in_cgroup(same, group)).then_some(same)
             }),
             View::Host => HostPid::new(pid.get()),
         }
     }
 
     fn started(&self, pid: HostPid) -> Option<u64> {
-        accounts::started(pid)
+        accounts::start_time(pid)
     }
 }
 
@@ -77,26 +77,26 @@ impl View<'_> {
     /// As [`PidMap::view_of`], of a cached process that lives.
     fn view_of_process(&self, pid: HostPid, process: &Process) -> Option<ViewPid> {
         match self {
-            View::Own(numbers) => numbers.view_of_process(process),
+            View::Own(lookup) => lookup.view_of_process(process),
             View::Group(..) | View::Host => self.view_of(pid),
         }
     }
 }
 
-/// A view that first resolves the driver's numbers: a thread's number to its process, and a number only if its process can have made
-/// a client of the driver.
+/// Resolves the driver's numbers before translation. A TID becomes the PID of its process. A PID counts only if its process can have
+/// made a client of the driver.
 pub(crate) struct Resolved<'a, 'v> {
     pub(crate) threads: CallThreads,
     /// Checks for use of the driver; none if the record itself identifies its process.
-    pub(crate) makers: Option<&'a ProcessCache>,
+    pub(crate) driver_users: Option<&'a ProcessCache>,
     /// The call's limit of descriptors to check.
     pub(crate) look: Look,
     pub(crate) view: View<'v>,
 }
 
 impl Resolved<'_, '_> {
-    fn is_candidate(&self, pid: HostPid) -> bool {
-        self.makers.is_none_or(|cache| cache.uses_driver(pid, &self.look))
+    fn may_use_driver(&self, pid: HostPid) -> bool {
+        self.driver_users.is_none_or(|cache| cache.uses_driver(pid, &self.look))
     }
 }
 
@@ -104,15 +104,15 @@ impl PidMap for Resolved<'_, '_> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
         let process = self.threads.process_of(pid)?;
         // For a cached process one check that it lives is enough.
-        if let Some(known) = self.makers.and_then(|cache| cache.live(process)) {
-            return self.view.view_of_process(process, &known).filter(|_| known.uses_driver(process, &self.look));
+        if let Some(cached) = self.driver_users.and_then(|cache| cache.live(process)) {
+            return self.view.view_of_process(process, &cached).filter(|_| cached.uses_driver(process, &self.look));
         }
         // For a process outside the view, use of the driver is not checked.
-        self.view.view_of(process).filter(|_| self.is_candidate(process))
+        self.view.view_of(process).filter(|_| self.may_use_driver(process))
     }
 
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        self.view.host_of(pid).filter(|process| self.is_candidate(*process))
+        self.view.host_of(pid).filter(|process| self.may_use_driver(*process))
     }
 
     fn started(&self, pid: HostPid) -> Option<u64> {
@@ -130,9 +130,9 @@ mod tests {
         let (cache, threads) = (ProcessCache::default(), Threads::default());
         let own = HostPid::new(std::process::id()).expect("a PID");
         let view = ViewPid::new(own.get()).expect("a PID");
-        let translate = |makers| {
+        let translate = |driver_users| {
             let threads = threads.for_call(mpu_abi::Control::GpuGetPids);
-            let map = Resolved { threads, makers, look: Look::new(), view: View::Host };
+            let map = Resolved { threads, driver_users, look: Look::new(), view: View::Host };
             (map.view_of(own), map.host_of(view))
         };
         assert_eq!(translate(None), (Some(view), Some(own)));

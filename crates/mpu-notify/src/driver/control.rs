@@ -1,7 +1,7 @@
 //! Issues one RM control on the caller's behalf and copies the translated result back. mpu-core translates our copies, which no
 //! caller can change.
 
-use crate::bytes::{put, put_wide, wide, word};
+use crate::bytes::{read_u32, read_u64, write_u32, write_u64};
 use crate::caller::accounts;
 use crate::caller::memory::CallerMemory;
 use crate::caller::process::Look;
@@ -12,7 +12,7 @@ use crate::driver::request::{Disposition, Request};
 use crate::driver::table::Table;
 use crate::driver::thread_sums::{Entries, add_thread_sums};
 use crate::setting::Setting;
-use crate::sys::{Answer, FENCED, Fenced};
+use crate::sys::{Answer, BUFFER_SIZE, GuardedBuffer};
 use mpu_abi::ioctl::{RM_CONTROL_SIZE, nvos54};
 use mpu_abi::{Control, History, Layout, ROWS, Row, RowId, history};
 use mpu_core::{Argument, Call, Copied, Outcome, PidMap, Reason};
@@ -25,13 +25,13 @@ const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;
 
 /// Our memory for the parameters of controls.
 pub(crate) struct Scratch {
-    pub(crate) params: Fenced,
-    inner: Fenced,
+    pub(crate) params: GuardedBuffer,
+    inner: GuardedBuffer,
 }
 
 impl Scratch {
     pub(crate) fn new() -> io::Result<Scratch> {
-        Ok(Scratch { params: Fenced::new()?, inner: Fenced::new()? })
+        Ok(Scratch { params: GuardedBuffer::new()?, inner: GuardedBuffer::new()? })
     }
 }
 
@@ -67,8 +67,8 @@ enum End {
 }
 
 impl From<Disposition> for End {
-    fn from(pass: Disposition) -> End {
-        End::Disposition(pass)
+    fn from(disposition: Disposition) -> End {
+        End::Disposition(disposition)
     }
 }
 
@@ -89,7 +89,7 @@ impl<'a> ControlCall<'a> {
     pub(crate) fn run(mut self, scratch: &mut Scratch, view: View<'_>) -> Result<Answer, Disposition> {
         let result = match self.issue(scratch, view) {
             Ok(result) => result,
-            Err(End::Disposition(pass)) => return Err(pass),
+            Err(End::Disposition(disposition)) => return Err(disposition),
             Err(End::Status(status)) => {
                 self.request.set_status(status);
                 Ok(0)
@@ -127,7 +127,7 @@ impl<'a> ControlCall<'a> {
         if let Some(table) = &table {
             self.copy_table_out(table, scratch, &mut context)?;
         }
-        if succeeded && context.view.threads.queries && !context.exempt {
+        if succeeded && context.view.threads.queries_by_tid && !context.exempt {
             self.add_thread_sums(scratch);
         }
         self.copy_params_out(
@@ -142,10 +142,10 @@ impl<'a> ControlCall<'a> {
     /// caller's address in our memory.
     fn clear_unused_table(&self, params: &mut [u8]) -> bool {
         let Some(table) = self.history.unused else { return false };
-        let is_requested = wide(params, table.pointer.into()) != 0;
+        let is_requested = read_u64(params, table.pointer.into()) != 0;
         if is_requested {
-            put(params, table.count.into(), 0);
-            put_wide(params, table.pointer.into(), 0);
+            write_u32(params, table.count.into(), 0);
+            write_u64(params, table.pointer.into(), 0);
         }
         is_requested
     }
@@ -157,7 +157,7 @@ impl<'a> ControlCall<'a> {
         let view = Resolved {
             threads: self.setting.threads.for_call(self.row.control),
             // The times of an accounting record identify its process.
-            makers: (!is_accounting).then_some(self.cache),
+            driver_users: (!is_accounting).then_some(self.cache),
             look: Look::new(),
             view,
         };
@@ -170,7 +170,7 @@ impl<'a> ControlCall<'a> {
     /// Translates the parameters for the driver. Returns the table that the driver is to fill, if any.
     fn prepare_params(&self, context: &mut CallContext<'_, '_>, scratch: &mut Scratch) -> Option<Table> {
         let params = scratch.params.bytes(self.size as usize);
-        context.queried_pids = vec![0; context.call.questions(self.params_address, params)];
+        context.queried_pids = vec![0; context.call.requested_count(self.params_address, params)];
         if !context.exempt {
             context.call.copied_in(self.params_address, params, &context.view, &mut context.queried_pids);
         }
@@ -190,7 +190,7 @@ impl<'a> ControlCall<'a> {
     ) -> Result<(), End> {
         let params = scratch.params.bytes(self.size as usize);
         let mut written = table.answer_size(params, scratch.inner.bytes(table.size_requested()));
-        let bytes = &mut scratch.inner.bytes(FENCED)[..written];
+        let bytes = &mut scratch.inner.bytes(BUFFER_SIZE)[..written];
         if !context.exempt {
             let copy = context.call.copying_out(table.caller_address, bytes, &context.view, &context.queried_pids);
             self.count(copy.outcome);
@@ -233,12 +233,12 @@ impl<'a> ControlCall<'a> {
         let list = params.to_vec();
         let record = |pid| {
             let (mut block, record) = (self.request.block, scratch.inner.bytes(accounts::INFO_BYTES));
-            put(&mut block, nvos54::CMD, accounts::GET_INFO.0);
+            write_u32(&mut block, nvos54::CMD, accounts::GET_INFO.0);
             record.copy_from_slice(&accounts::info_request(&list, pid));
             // The list has no pointer, so `inner` is free.
             let result = self.driver.issue(&mut block, &mut scratch.inner, accounts::INFO_BYTES, None).ok()?;
             let record = scratch.inner.bytes(accounts::INFO_BYTES).try_into().ok();
-            record.filter(|_| result.is_ok() && word(&block, nvos54::STATUS) == 0)
+            record.filter(|_| result.is_ok() && read_u32(&block, nvos54::STATUS) == 0)
         };
         accounts::keep_own_records(params, &rows, |pid| view.view_of(pid).is_some(), record);
     }
@@ -253,7 +253,7 @@ impl<'a> ControlCall<'a> {
             // The query has no pointer, so `inner` is free.
             let result = self.driver.issue(&mut block, inner, len, None);
             request.copy_from_slice(inner.bytes(len));
-            matches!(result, Ok(Ok(_))) && word(&block, nvos54::STATUS) == 0
+            matches!(result, Ok(Ok(_))) && read_u32(&block, nvos54::STATUS) == 0
         });
     }
 

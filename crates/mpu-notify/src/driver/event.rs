@@ -2,7 +2,7 @@
 //!
 //! A fetch removes the event from the open file. So the driver is called once, and only while the caller waits.
 //!
-//! Outside truth: `get_os_event_data` (osapi.c) and `nv_get_event` (nv.c) of 595.45.04.
+//! Source: `get_os_event_data` (osapi.c) and `nv_get_event` (nv.c) of 595.45.04.
 
 use crate::caller::memory::CallerMemory;
 use crate::caller::process::Look;
@@ -12,10 +12,10 @@ use crate::driver::control::NV_ERR_INVALID_ADDRESS;
 use crate::driver::file::Driver;
 use crate::driver::request::{Disposition, Request};
 use crate::setting::Setting;
-use crate::sys::{Answer, Fenced};
+use crate::sys::{Answer, GuardedBuffer};
 use mpu_abi::ioctl::RM_EVENT_SIZE;
 use mpu_abi::{Control, event};
-use mpu_core::{Reason, event_going_out};
+use mpu_core::{Reason, translate_event};
 
 /// A caller's fetch of an event.
 pub(crate) struct Event<'a> {
@@ -30,7 +30,7 @@ impl Event<'_> {
     /// Fetches the event and copies it to the caller, translated by its view. Makes no view if there is no event.
     pub(crate) fn fetch<'v>(
         mut self,
-        event_buffer: &mut Fenced,
+        event_buffer: &mut GuardedBuffer,
         view: impl FnOnce() -> View<'v>,
     ) -> Result<Answer, Disposition> {
         if !(self.memory.is_waiting)() {
@@ -60,8 +60,8 @@ impl Event<'_> {
             return self.setting.counters.pass(Reason::Exempt);
         }
         let threads = self.setting.threads.for_call(Control::MemoryLimitEvent);
-        let map = Resolved { threads, makers: Some(self.cache), look: Look::new(), view };
-        if let Some((control, outcome)) = event_going_out(bytes, &map) {
+        let map = Resolved { threads, driver_users: Some(self.cache), look: Look::new(), view };
+        if let Some((control, outcome)) = translate_event(bytes, &map) {
             self.setting.counters.count(control, outcome);
         }
     }

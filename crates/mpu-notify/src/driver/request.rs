@@ -3,8 +3,8 @@
 //! docs/notify.md lists these calls and their risk: another thread of the caller may replace the descriptor or the argument
 //! before the kernel reads them again.
 
-use crate::bytes::{put, put_wide, wide, word};
-use crate::caller::proc_folder::{is_drivers, is_tuners};
+use crate::bytes::{read_u32, read_u64, write_u32, write_u64};
+use crate::caller::proc_folder::{is_driver_device, is_tuner_device};
 use crate::caller::thread::Caller;
 use crate::counters::Counters;
 use crate::filter::{CONTROL, EVENT, REQUEST_MASK, WRAPPED};
@@ -72,10 +72,10 @@ pub(crate) struct Request<const N: usize> {
 impl Operation {
     /// Decodes the argument in the caller's memory, if the call is to be translated.
     pub(crate) fn decode(notification: &seccomp_notif) -> Result<Operation, Disposition> {
-        Operation::read(notification).map_err(|pass| match pass {
+        Operation::read(notification).map_err(|disposition| match disposition {
             // On most other files the call fails anyway. It does not continue: the descriptor could become the driver's meanwhile.
-            Disposition::RefusedBecause(..) => of_other_device(notification).unwrap_or(pass),
-            pass => pass,
+            Disposition::RefusedBecause(..) => disposition_of_other_device(notification).unwrap_or(disposition),
+            disposition => disposition,
         })
     }
 
@@ -84,15 +84,15 @@ impl Operation {
         let (tid, mut request) = (Tid::of(notification), request as u32 & REQUEST_MASK);
         if request == WRAPPED {
             let wrapper: [u8; XFER_SIZE] = read_memory(tid, address)?;
-            address = wide(&wrapper, xfer::PTR);
+            address = read_u64(&wrapper, xfer::PTR);
             request = wrapped_request(&wrapper).ok_or(Disposition::Continue)?;
         }
         match request {
             EVENT => Ok(Operation::Event(Request::at(tid, address)?)),
             CONTROL => {
                 let request = Request::at(tid, address)?;
-                let is_ours = mpu_abi::may_carry_pids(request.cmd()) && !request.is_about_caller();
-                is_ours.then_some(Operation::Control(request)).ok_or(Disposition::Continue)
+                let is_translatable = mpu_abi::may_carry_pids(request.cmd()) && !request.concerns_only_caller();
+                is_translatable.then_some(Operation::Control(request)).ok_or(Disposition::Continue)
             }
             _ => Err(Disposition::Continue),
         }
@@ -101,7 +101,7 @@ impl Operation {
 
 /// The request in a wrapper, if it is one of ours.
 fn wrapped_request(wrapper: &[u8; XFER_SIZE]) -> Option<u32> {
-    let (number, size) = (word(wrapper, xfer::CMD), word(wrapper, xfer::SIZE));
+    let (number, size) = (read_u32(wrapper, xfer::CMD), read_u32(wrapper, xfer::SIZE));
     [CONTROL, EVENT].into_iter().find(|one| one & 0xff == number && one >> 16 == size)
 }
 
@@ -126,70 +126,70 @@ impl<const N: usize> Request<N> {
 impl Request<RM_EVENT_SIZE> {
     /// The caller's address for the event.
     pub(crate) fn event(&self) -> u64 {
-        wide(&self.block, nvos41::EVENT)
+        read_u64(&self.block, nvos41::EVENT)
     }
 
     pub(crate) fn status(&self) -> u32 {
-        word(&self.block, nvos41::STATUS)
+        read_u32(&self.block, nvos41::STATUS)
     }
 
     pub(crate) fn set_status(&mut self, status: u32) {
-        put(&mut self.block, nvos41::STATUS, status);
+        write_u32(&mut self.block, nvos41::STATUS, status);
     }
 
     /// Replaces our address by the caller's.
     pub(crate) fn restore_address(&mut self, event: u64) {
-        put_wide(&mut self.block, nvos41::EVENT, event);
+        write_u64(&mut self.block, nvos41::EVENT, event);
     }
 }
 
 impl Request<RM_CONTROL_SIZE> {
-    /// Whether the driver returns records of the calling process only, so that we cannot make the call for it
-    /// (cliresCtrlCmdNvdGetRcerrRpt_IMPL in client_resource.c of 580.95.05). The one PID in the answer is the caller's own.
-    fn is_about_caller(&self) -> bool {
+    /// Whether the driver returns records of the calling process only (cliresCtrlCmdNvdGetRcerrRpt_IMPL in client_resource.c of
+    /// 580.95.05). The supervisor cannot make such a call for the caller. The only PID in the answer is the caller's own.
+    fn concerns_only_caller(&self) -> bool {
         mpu_abi::ROWS.iter().any(|row| row.cmd == self.cmd() && row.control == Control::RcErrorReport)
     }
 
     pub(crate) fn cmd(&self) -> ControlCmd {
-        ControlCmd(word(&self.block, nvos54::CMD))
+        ControlCmd(read_u32(&self.block, nvos54::CMD))
     }
 
     pub(crate) fn size(&self) -> u32 {
-        word(&self.block, nvos54::PARAMS_SIZE)
+        read_u32(&self.block, nvos54::PARAMS_SIZE)
     }
 
     /// The caller's address of the parameters.
     pub(crate) fn params(&self) -> u64 {
-        wide(&self.block, nvos54::PARAMS)
+        read_u64(&self.block, nvos54::PARAMS)
     }
 
     pub(crate) fn status(&self) -> u32 {
-        word(&self.block, nvos54::STATUS)
+        read_u32(&self.block, nvos54::STATUS)
     }
 
     pub(crate) fn set_status(&mut self, status: u32) {
-        put(&mut self.block, nvos54::STATUS, status);
+        write_u32(&mut self.block, nvos54::STATUS, status);
     }
 
     /// Replaces our address by the caller's.
     pub(crate) fn restore_address(&mut self, params: u64, size: u32) {
-        put_wide(&mut self.block, nvos54::PARAMS, params);
-        put(&mut self.block, nvos54::PARAMS_SIZE, size);
+        write_u64(&mut self.block, nvos54::PARAMS, params);
+        write_u32(&mut self.block, nvos54::PARAMS_SIZE, size);
     }
 }
 
-/// The call's end if its descriptor is not the driver's.
-fn of_other_device(notification: &seccomp_notif) -> Option<Disposition> {
-    let caller = Caller::of(Tid::of(notification), None).ok()?;
+/// The disposition of a call whose descriptor is not the driver's; none if it is, or if the caller is gone.
+fn disposition_of_other_device(notification: &seccomp_notif) -> Option<Disposition> {
+    let caller = Caller::open(Tid::of(notification), None).ok()?;
     let device = caller.device(notification.data.args[0] as i32).ok().flatten();
     // A tuner handles the request and cannot read the argument either.
-    let is_other = !is_drivers(device) && !may_be_tuners(notification, device);
-    is_other.then(|| Disposition::Refused(caller.refusal(notification.data.args[0] as i32)))
+    let is_other = !is_driver_device(device) && !may_be_tuner_request(notification, device);
+    is_other.then(|| Disposition::Refused(caller.unknown_ioctl_errno(notification.data.args[0] as i32)))
 }
 
 /// Whether a call has a tuner's request number, on a descriptor of a tuner.
-pub(crate) fn may_be_tuners(notification: &seccomp_notif, device: Option<(u32, u32)>) -> bool {
-    is_tuners(device) && notification.data.args[1] as u32 & REQUEST_MASK == EVENT
+pub(crate) fn may_be_tuner_request(notification: &seccomp_notif, device: Option<(u32, u32)>) -> bool {
+    is_tuner_device(device) && notification.data.args[1] as u32 & REQUEST_MASK == EVENT
 }
 
 fn read_memory<const N: usize>(tid: Tid, address: u64) -> Result<[u8; N], Disposition> {

@@ -1,10 +1,10 @@
 //! A table behind a pointer in a control's parameters: its size for the driver, and the size of its answer.
 //!
-//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies out as many entries as the caller requested, used or not);
+//! Source: embedded_param_copy.c of 580.95.05 (the driver copies out as many entries as the caller requested, used or not);
 //! 535.261.03 copies none if there is no session.
 
-use crate::bytes::{put_wide, wide, word};
-use crate::sys::{FENCED, Fenced};
+use crate::bytes::{read_u32, read_u64, write_u64};
+use crate::sys::{BUFFER_SIZE, GuardedBuffer};
 use mpu_abi::ioctl::gpumon;
 use mpu_abi::{Inner, Layout, Row};
 
@@ -33,15 +33,15 @@ impl Table {
         let Layout::Embedded { pointer, inner } = row.layout else { return None };
         let pointer = usize::from(pointer);
         let requested = match &inner {
-            Inner::Rows(rows) => word(params, rows.count.into()),
-            Inner::Samples(_) => word(params, gpumon::ROOM),
+            Inner::Rows(rows) => read_u32(params, rows.count.into()),
+            Inner::Samples(_) => read_u32(params, gpumon::ROOM),
         };
-        Some(Table { pointer, caller_address: wide(params, pointer), inner, requested })
+        Some(Table { pointer, caller_address: read_u64(params, pointer), inner, requested })
     }
 
     /// Points the parameters to our buffer. The driver refuses a larger table than the buffer holds.
-    pub(crate) fn point_at(&self, buffer: &Fenced, params: &mut [u8]) {
-        put_wide(params, self.pointer, buffer.address());
+    pub(crate) fn point_at(&self, buffer: &GuardedBuffer, params: &mut [u8]) {
+        write_u64(params, self.pointer, buffer.address());
     }
 
     /// Bytes that the driver may write.
@@ -51,7 +51,7 @@ impl Table {
             Inner::Rows(rows) => requested.saturating_mul(rows.stride.into()),
             Inner::Samples(_) => requested,
         }
-        .min(FENCED)
+        .min(BUFFER_SIZE)
     }
 
     /// Fills the buffer so that unwritten rows can be recognized.
@@ -61,7 +61,7 @@ impl Table {
 
     /// Restores the caller's address of the table.
     pub(crate) fn restore_address(&self, params: &mut [u8], caller_address: u64) {
-        put_wide(params, self.pointer, caller_address);
+        write_u64(params, self.pointer, caller_address);
     }
 
     /// Size of the driver's answer in bytes, at most the size of the caller's buffer.
@@ -77,7 +77,7 @@ impl Table {
                 let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
                 let stride = usize::from(samples.stride.max(1));
                 let counted = usize::from(samples.capacity) * stride;
-                let room = word(params, gpumon::ROOM) as usize;
+                let room = read_u32(params, gpumon::ROOM) as usize;
                 counted.max(last.next_multiple_of(stride)).min(room).min(bytes.len())
             }
         }
@@ -87,7 +87,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes::put;
+    use crate::bytes::write_u32;
     use mpu_abi::Control;
 
     fn row(control: Control) -> &'static Row {
@@ -97,22 +97,22 @@ mod tests {
     fn params(row: &Row, count: u32, pointer: u64) -> Vec<u8> {
         let Layout::Embedded { pointer: at, .. } = row.layout else { panic!("no pointer") };
         let mut params = vec![0; row.params_size as usize];
-        put(&mut params, 0, count);
-        put_wide(&mut params, at.into(), pointer);
+        write_u32(&mut params, 0, count);
+        write_u64(&mut params, at.into(), pointer);
         params
     }
 
     #[test]
     fn table_size_follows_requested_count() {
         let row = row(Control::NvencSessions);
-        let bytes = vec![0; FENCED];
+        let bytes = vec![0; BUFFER_SIZE];
         let answer_size = |count| Table::of(row, &params(row, count, 1)).expect("a pointer").answer_size(&[], &bytes);
         assert_eq!(
             [answer_size(0), answer_size(3), answer_size(512), answer_size(u32::MAX)],
-            [0, 96, 512 * 32, FENCED]
+            [0, 96, 512 * 32, BUFFER_SIZE]
         );
         let three = Table::of(row, &params(row, 3, 1)).expect("a pointer");
-        let mut bytes = vec![0; FENCED];
+        let mut bytes = vec![0; BUFFER_SIZE];
         three.prepare(&mut bytes);
         assert_eq!(three.answer_size(&[], &bytes), 0, "the driver wrote nothing");
         bytes[32] = 0;
@@ -124,13 +124,13 @@ mod tests {
     #[test]
     fn table_request_keeps_callers_count() {
         let row = row(Control::NvencSessions);
-        let buffer = Fenced::new().expect("memory");
+        let buffer = GuardedBuffer::new().expect("memory");
         for count in [0, 512, 32768, 32769, u32::MAX] {
             let mut params = params(row, count, 1);
             let table = Table::of(row, &params).expect("a pointer");
             table.point_at(&buffer, &mut params);
-            assert_eq!((wide(&params, 8), word(&params, 0)), (buffer.address(), count));
-            assert_eq!(table.size_requested(), (count as usize * 32).min(FENCED));
+            assert_eq!((read_u64(&params, 8), read_u32(&params, 0)), (buffer.address(), count));
+            assert_eq!(table.size_requested(), (count as usize * 32).min(BUFFER_SIZE));
         }
     }
 
@@ -139,10 +139,10 @@ mod tests {
         let row = row(Control::PerfGpumonUtil);
         for room in [0, 1000] {
             let mut params = params(row, 2, 0);
-            put_wide(&mut params, 16, 1);
-            put(&mut params, gpumon::ROOM, room);
+            write_u64(&mut params, 16, 1);
+            write_u32(&mut params, gpumon::ROOM, room);
             assert_eq!(
-                Table::of(row, &params).expect("a pointer").answer_size(&params, &vec![1; FENCED]),
+                Table::of(row, &params).expect("a pointer").answer_size(&params, &vec![1; BUFFER_SIZE]),
                 room as usize
             );
         }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn every_row_fits_in_fenced_memory() {
         for row in mpu_abi::ROWS {
-            assert!(row.params_size as usize <= FENCED, "{row:?}");
+            assert!(row.params_size as usize <= BUFFER_SIZE, "{row:?}");
             let inner = match row.layout {
                 Layout::Embedded { inner: Inner::Rows(rows), .. } => {
                     usize::from(rows.stride) * usize::from(rows.capacity)
@@ -161,7 +161,7 @@ mod tests {
                 }
                 _ => 0,
             };
-            assert!(inner <= FENCED, "{row:?}");
+            assert!(inner <= BUFFER_SIZE, "{row:?}");
         }
     }
 }

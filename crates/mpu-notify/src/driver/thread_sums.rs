@@ -1,6 +1,6 @@
 //! Sums a process's memory over its threads, for drivers that record clients by thread (565.57 to 570.144, and 575.51).
 
-use crate::bytes::{put, wide, word};
+use crate::bytes::{read_u32, read_u64, write_u32};
 use crate::caller::threads::other_threads;
 use mpu_abi::{Entry, Rows};
 use mpu_core::HostPid;
@@ -30,28 +30,28 @@ pub(crate) fn add_thread_sums(params: &mut [u8], entries: &Entries, mut issue: i
         return;
     }
     let (pid, result) = (usize::from(rows.pid), usize::from(entry.result));
-    let count = (word(params, rows.count.into()) as usize).min(capacity);
+    let count = (read_u32(params, rows.count.into()) as usize).min(capacity);
     let answered = (0..count).map(|index| entries.offset(index)).filter(|at| {
         // Video memory, the only kind of amount, and the driver has an answer for the process.
-        (word(params, at + usize::from(entry.index)), word(params, at + result)) == (0, 0)
+        (read_u32(params, at + usize::from(entry.index)), read_u32(params, at + result)) == (0, 0)
     });
-    let processes = answered.filter_map(|at| Some((at, HostPid::new(word(params, at + pid))?)));
+    let processes = answered.filter_map(|at| Some((at, HostPid::new(read_u32(params, at + pid))?)));
     let threads = processes
         .flat_map(|(at, process)| other_threads(process, MAX_THREADS).into_iter().map(move |thread| (at, thread)));
     let threads: Vec<(usize, HostPid)> = threads.take(MAX_THREADS).collect();
     let mut request = vec![0; params.len()];
     for chunk in threads.chunks(capacity) {
         request.fill(0);
-        put(&mut request, rows.count.into(), chunk.len() as u32);
+        write_u32(&mut request, rows.count.into(), chunk.len() as u32);
         for (index, (_, thread)) in chunk.iter().enumerate() {
-            put(&mut request, entries.offset(index) + pid, thread.get());
+            write_u32(&mut request, entries.offset(index) + pid, thread.get());
         }
         if !issue(&mut request) {
             return;
         }
         for (index, (at, _)) in chunk.iter().enumerate() {
             let answer = &request[entries.offset(index)..][..stride];
-            if word(answer, result) == 0 {
+            if read_u32(answer, result) == 0 {
                 add(&mut params[*at..*at + stride], answer, entry);
             }
         }
@@ -61,7 +61,7 @@ pub(crate) fn add_thread_sums(params: &mut [u8], entries: &Entries, mut issue: i
 fn add(total: &mut [u8], amounts: &[u8], entry: &Entry) {
     let end = entry.instances.map_or(total.len(), usize::from);
     for at in (usize::from(entry.amounts)..end).step_by(8) {
-        let sum = wide(total, at).saturating_add(wide(amounts, at));
+        let sum = read_u64(total, at).saturating_add(read_u64(amounts, at));
         total[at..at + 8].copy_from_slice(&sum.to_ne_bytes());
     }
     if total[end..].iter().all(|byte| *byte == 0xff) {
@@ -101,14 +101,14 @@ mod tests {
         let thread_id = receiver.recv().expect("its number");
         for (release, stride) in [(418, 40), (470, 48), (570, 72)] {
             let mut params = vec![0; FIRST + MOST * stride];
-            put(&mut params, 0, 3);
+            write_u32(&mut params, 0, 3);
             // The driver refuses the second; no process has the third PID.
             for (index, (pid, result)) in
                 [(std::process::id(), 0), (std::process::id(), 31), (u32::MAX, 0)].into_iter().enumerate()
             {
                 let at = FIRST + index * stride;
-                put(&mut params, at + PID, pid);
-                put(&mut params, at + RESULT, result);
+                write_u32(&mut params, at + PID, pid);
+                write_u32(&mut params, at + RESULT, result);
                 params[at + AMOUNTS..at + AMOUNTS + 8].copy_from_slice(&100u64.to_ne_bytes());
                 if stride > 40 {
                     params[at + stride - 8..at + stride].fill(0xff);
@@ -116,29 +116,29 @@ mod tests {
             }
             let before = params.clone();
             add_thread_sums(&mut params, &of_release(release), |request| {
-                let count = word(request, 0) as usize;
+                let count = read_u32(request, 0) as usize;
                 assert!(count > 0 && count <= MOST && request.len() == FIRST + MOST * stride);
                 for at in (0..count).map(|index| FIRST + index * stride) {
                     assert_ne!(
-                        word(request, at + PID),
+                        read_u32(request, at + PID),
                         std::process::id(),
                         "the process itself is in the caller's query"
                     );
                     if stride > 40 {
                         request[at + stride - 8..at + stride].fill(0xff);
                     }
-                    if word(request, at + PID) == thread_id {
+                    if read_u32(request, at + PID) == thread_id {
                         request[at + AMOUNTS..at + AMOUNTS + 8].copy_from_slice(&7u64.to_ne_bytes());
                         if stride > 40 {
-                            put(request, at + stride - 8, 5);
+                            write_u32(request, at + stride - 8, 5);
                         }
                     }
                 }
                 true
             });
-            assert_eq!(wide(&params, FIRST + AMOUNTS), 107);
+            assert_eq!(read_u64(&params, FIRST + AMOUNTS), 107);
             if stride > 40 {
-                assert_eq!(word(&params, FIRST + stride - 8), 5, "the thread's instance");
+                assert_eq!(read_u32(&params, FIRST + stride - 8), 5, "the thread's instance");
             }
             assert_eq!(params[FIRST + stride..], before[FIRST + stride..], "the others are as they were");
         }
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn missing_driver_answer_keeps_params() {
         let mut params = vec![0; FIRST + MOST * 72];
-        put(&mut params, 0, u32::MAX);
-        put(&mut params, FIRST + PID, std::process::id());
+        write_u32(&mut params, 0, u32::MAX);
+        write_u32(&mut params, FIRST + PID, std::process::id());
         let before = params.clone();
         add_thread_sums(&mut params, &of_release(570), |_| false);
         assert_eq!(params, before);

@@ -36,7 +36,7 @@ pub(crate) struct NewListener {
 /// Calls `add` with the listener that a message brings. A whole message stays in the connection until `add` has succeeded. So the next
 /// supervisor finds it there, or the listener in the file descriptor store. If it finds both, the listener gets its threads twice,
 /// which does no harm. After a failure, the runtime sees a reset connection once both copies of the connection are closed.
-pub(crate) fn hand_on(stream: BorrowedFd<'_>, add: impl FnOnce(NewListener) -> io::Result<()>) {
+pub(crate) fn add_received_listener(stream: BorrowedFd<'_>, add: impl FnOnce(NewListener) -> io::Result<()>) {
     let peeked = peek(stream);
     let is_unread = matches!(peeked, Ok(Some(_)));
     match peeked.and_then(|seen| if is_unread { Ok(seen) } else { receive(stream) }) {
@@ -130,7 +130,7 @@ mod tests {
     use crate::{filter, run};
     use std::os::unix::net::UnixStream;
 
-    /// Only a reset tells the runtime that nobody answers.
+    /// A runtime learns only from a reset that no supervisor has its listener.
     #[test]
     fn message_without_room_for_listener_stays_unread() {
         if !rustix::process::geteuid().is_root() {
@@ -142,7 +142,7 @@ mod tests {
             let (runtime, supervisor) = UnixStream::pair().expect("a connection");
             run::send(&runtime, listener.as_fd()).expect("sent");
             let mut container = String::new();
-            hand_on(supervisor.as_fd(), |new| {
+            add_received_listener(supervisor.as_fd(), |new| {
                 container = new.container;
                 if has_room { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
             });

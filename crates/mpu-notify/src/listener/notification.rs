@@ -3,8 +3,8 @@
 
 use crate::caller::memory::CallerMemory;
 use crate::caller::namespace::Namespace;
-use crate::caller::numbers::Numbers;
-use crate::caller::proc_folder::{is_drivers, is_tuners};
+use crate::caller::pid_lookup::PidLookup;
+use crate::caller::proc_folder::{is_driver_device, is_tuner_device};
 use crate::caller::process_cache::ProcessCache;
 use crate::caller::rights::Rights;
 use crate::caller::thread::{Caller, character_device, is_open};
@@ -12,10 +12,10 @@ use crate::caller::view::View;
 use crate::driver::control::{ControlCall, Scratch};
 use crate::driver::event::Event;
 use crate::driver::file::Driver;
-use crate::driver::request::{Disposition, Operation, Request, may_be_tuners};
+use crate::driver::request::{Disposition, Operation, Request, may_be_tuner_request};
 use crate::kernel::Tid;
 use crate::setting::Setting;
-use crate::sys::{self, Answer, FENCED, seccomp_notif};
+use crate::sys::{self, Answer, BUFFER_SIZE, seccomp_notif};
 use mpu_abi::ioctl::RM_CONTROL_SIZE;
 use mpu_core::Reason;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 
 /// One worker thread's state for answering notifications.
-pub(crate) struct Handler {
+pub(crate) struct NotificationHandler {
     /// Its container's cache.
     cache: Arc<ProcessCache>,
     scratch: Scratch,
@@ -36,9 +36,9 @@ pub(crate) struct Handler {
     namespace: Option<Arc<Namespace>>,
 }
 
-impl Handler {
-    pub(crate) fn new(cache: Arc<ProcessCache>) -> io::Result<Handler> {
-        Ok(Handler { cache, scratch: Scratch::new()?, caller: None, namespace: None })
+impl NotificationHandler {
+    pub(crate) fn new(cache: Arc<ProcessCache>) -> io::Result<NotificationHandler> {
+        Ok(NotificationHandler { cache, scratch: Scratch::new()?, caller: None, namespace: None })
     }
 
     /// Answers a decoded operation.
@@ -53,7 +53,7 @@ impl Handler {
         counters.inside.fetch_add(1, Relaxed);
         let answer = self.handle(setting, listener, notification, operation);
         counters.inside.fetch_sub(1, Relaxed);
-        answer.unwrap_or_else(|pass| pass.count(counters))
+        answer.unwrap_or_else(|disposition| disposition.count(counters))
     }
 
     fn handle(
@@ -68,7 +68,7 @@ impl Handler {
         let is_same = self.caller.as_mut().is_some_and(|caller| caller.is_same_thread(tid));
         let mut caller = match self.caller.take().filter(|_| is_same) {
             Some(caller) => caller,
-            None => Caller::of(tid, self.namespace.as_ref())?,
+            None => Caller::open(tid, self.namespace.as_ref())?,
         };
         // If the caller still waits after a lookup by TID, the lookup found the caller.
         if caller.namespace.id() == setting.host.id() && is_waiting() {
@@ -79,24 +79,24 @@ impl Handler {
         let number = notification.data.args[0] as i32;
         // Before the descriptor is copied: closing a file of another kind can block for ever.
         let device = caller.device(number).map_err(no_such_descriptor)?;
-        if !is_drivers(device) && !may_be_tuners(notification, device) {
-            return Err(Disposition::Refused(caller.refusal(number)));
+        if !is_driver_device(device) && !may_be_tuner_request(notification, device) {
+            return Err(Disposition::Refused(caller.unknown_ioctl_errno(number)));
         }
         let file = caller.file(process, number, is_waiting)?;
-        if is_tuners(character_device(file.as_fd())) {
+        if is_tuner_device(character_device(file.as_fd())) {
             // A tuner has another request with this number, so the call continues. docs/notify.md describes a caller that replaces the
             // descriptor by the driver's. `O_PATH` proves no right to a tuner: any user may make and name a node.
             return Err(if is_open(file.as_fd()) { Disposition::Continue } else { Disposition::Refused(libc::EBADF) });
         }
         // The caller waited after all lookups by its TID, so all of them found the caller.
         self.namespace = Some(caller.namespace.clone());
-        let answer = self.handle_as(setting, &caller, file, rights, memory, operation);
+        let answer = self.handle_opened(setting, &caller, file, rights, memory, operation);
         self.caller = Some(caller);
         answer
     }
 
-    /// The second part of `handle`, with everything of the caller opened.
-    fn handle_as(
+    /// The second part of `handle`, once the caller's file, rights and memory are open.
+    fn handle_opened(
         &mut self,
         setting: &Setting,
         caller: &Caller,
@@ -105,14 +105,14 @@ impl Handler {
         memory: CallerMemory<'_>,
         operation: Operation,
     ) -> Result<Answer, Disposition> {
-        if !is_drivers(character_device(file.as_fd())) {
+        if !is_driver_device(character_device(file.as_fd())) {
             // The caller has replaced the descriptor.
             return Err(Disposition::Refused(libc::ENOTTY));
         }
         let driver = Driver { own: &setting.own, file, caller, rights };
         let cache = self.cache.clone();
         let view =
-            || View::of(&caller.folder, &setting.rules(), Numbers::new(&caller.namespace, setting.lookup(), &cache));
+            || View::of(&caller.folder, &setting.rules(), PidLookup::new(&caller.namespace, setting.lookup(), &cache));
         let request = match operation {
             Operation::Control(request) => request,
             Operation::Event(request) => {
@@ -127,8 +127,8 @@ impl Handler {
         }
     }
 
-    /// Handles a control with PIDs and a size that no row has. A driver that does not know it returns its own error. The answer of a driver
-    /// that knows it may have host PIDs at unknown places, so the caller gets an error.
+    /// Handles a control with PIDs and a size that no row has. If the driver refuses it, the caller gets the driver's error. If the driver
+    /// answers it, host PIDs may be at unknown offsets, so the caller gets an error, too.
     fn handle_unknown_size(
         &mut self,
         setting: &Setting,
@@ -137,7 +137,7 @@ impl Handler {
         mut request: Request<RM_CONTROL_SIZE>,
     ) -> Result<Answer, Disposition> {
         let (params, size) = (request.params(), request.size());
-        let len = (size as usize).min(FENCED);
+        let len = (size as usize).min(BUFFER_SIZE);
         let readable = memory.read(params, self.scratch.params.bytes(len)).is_ok();
         // Zeros instead of the caller's bytes, which may have pointers.
         self.scratch.params.bytes(len).fill(0);

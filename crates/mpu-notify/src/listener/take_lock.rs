@@ -3,7 +3,7 @@
 //! One of the listener's two threads receives. The other sleeps, and is woken only if a call arrives while the first translates. A
 //! hand-over for each translated call would cost two thread switches, more than half of a translation's time.
 //!
-//! Outside truth: epoll_ctl(2) (`EPOLLONESHOT`); EPOLLHUP is always reported, but once.
+//! Source: epoll_ctl(2) (`EPOLLONESHOT`); EPOLLHUP is always reported, but once.
 
 use crate::lock;
 use rustix::event::epoll;

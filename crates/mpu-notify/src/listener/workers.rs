@@ -4,10 +4,10 @@
 //! thread at its own memory (a page that it serves by userfaultfd or FUSE) blocks threads of its own container only.
 
 use crate::budget::{Account, Worker};
-use crate::caller::memory::pages_brought_in;
+use crate::caller::memory::take_caller_faults;
 use crate::caller::process_cache::ProcessCache;
 use crate::driver::request::{Disposition, Operation};
-use crate::listener::notification::Handler;
+use crate::listener::notification::NotificationHandler;
 use crate::listener::take_lock::TakeLock;
 use crate::setting::Setting;
 use crate::sys::{self, Answer, Journal, JournalSlot};
@@ -58,7 +58,7 @@ pub(crate) fn start_threads(
     // Set before any of them can end.
     listener.threads.store(THREADS, SeqCst);
     for thread in 0..THREADS {
-        let started = start(listener, setting, journal, thread, on_end.clone());
+        let started = start_thread(listener, setting, journal, thread, on_end.clone());
         if let Err(error) = started {
             listener.threads.fetch_sub(1, SeqCst);
             failed = Some(error);
@@ -70,7 +70,7 @@ pub(crate) fn start_threads(
     }
 }
 
-fn start(
+fn start_thread(
     listener: &Arc<Listener>,
     setting: &Arc<Setting>,
     journal: &Arc<Journal>,
@@ -78,7 +78,7 @@ fn start(
     on_end: impl Fn(&Listener) + Send + 'static,
 ) -> io::Result<()> {
     let slot = journal.slot(listener.index * THREADS + thread).ok_or(io::ErrorKind::AlreadyExists)?;
-    let handler = Handler::new(listener.cache.clone())?;
+    let handler = NotificationHandler::new(listener.cache.clone())?;
     let (listener, setting) = (listener.clone(), setting.clone());
     let work = move || {
         serve(&listener, &setting, slot, handler);
@@ -90,7 +90,7 @@ fn start(
 }
 
 /// Answers until no caller is left.
-fn serve(listener: &Listener, setting: &Setting, mut slot: JournalSlot, mut handler: Handler) {
+fn serve(listener: &Listener, setting: &Setting, mut slot: JournalSlot, mut handler: NotificationHandler) {
     sys::set_sync_wakeup(listener.fd.as_fd());
     let mut worker = Worker::of_this_thread(listener.account.clone());
     // A call that the previous supervisor received and did not answer.
@@ -101,7 +101,7 @@ fn serve(listener: &Listener, setting: &Setting, mut slot: JournalSlot, mut hand
             |operation| translate(listener, setting, &mut slot, &mut handler, operation),
         );
         answer(listener, &mut slot, response);
-        worker.after_translating(pages_brought_in());
+        worker.charge_caller_faults(take_caller_faults());
     }
     loop {
         let guard = listener.take_lock.acquire();
@@ -109,9 +109,9 @@ fn serve(listener: &Listener, setting: &Setting, mut slot: JournalSlot, mut hand
         // Also at the end, so that the other thread ends, too.
         listener.take_lock.release(listener.fd.as_fd(), guard);
         let Some(operation) = operation else { return };
-        worker.before_translating();
+        worker.charge_faults();
         let response = translate(listener, setting, &mut slot, &mut handler, operation);
-        worker.after_translating(pages_brought_in());
+        worker.charge_caller_faults(take_caller_faults());
         // Before the answer, because the same caller may call again right after it.
         listener.take_lock.disarm(listener.fd.as_fd());
         answer(listener, &mut slot, response);
@@ -126,7 +126,7 @@ fn next_operation(
     worker: &mut Worker,
 ) -> Option<Operation> {
     while receive(listener, setting, slot, worker) {
-        keep_within(listener, setting, worker);
+        wait_for_budget(listener, setting, worker);
         match decode(setting, slot) {
             Ok(operation) => return Some(operation),
             Err(response) => answer(listener, slot, response),
@@ -137,9 +137,10 @@ fn next_operation(
 
 /// Waits until the container is within its budget, or its last process has ended. Also waits if the current caller has been interrupted:
 /// otherwise calls that are interrupted at once would cost a container nothing.
-fn keep_within(listener: &Listener, setting: &Setting, worker: &mut Worker) {
-    worker
-        .keep_within(&setting.budget, || !setting.retired.load(Relaxed) && !has_hung_up(listener, Some(&ZERO_TIMEOUT)));
+fn wait_for_budget(listener: &Listener, setting: &Setting, worker: &mut Worker) {
+    worker.wait_for_budget(&setting.budget, || {
+        !setting.retired.load(Relaxed) && !has_hung_up(listener, Some(&ZERO_TIMEOUT))
+    });
 }
 
 /// Waits for a notification; false if no more can come.
@@ -147,7 +148,7 @@ fn receive(listener: &Listener, setting: &Setting, slot: &mut JournalSlot, worke
     loop {
         slot.clear();
         // Before Linux 6.11 the end of the last process does not wake NOTIF_RECV, but it wakes poll(2).
-        if !setting.wakes_receivers() && has_hung_up(listener, None) {
+        if !setting.end_wakes_receivers() && has_hung_up(listener, None) {
             return false;
         }
         match sys::receive(listener.fd.as_fd(), &mut slot.get().notification) {
@@ -158,7 +159,7 @@ fn receive(listener: &Listener, setting: &Setting, slot: &mut JournalSlot, worke
                 if has_hung_up(listener, Some(&ZERO_TIMEOUT)) {
                     return false;
                 }
-                keep_within(listener, setting, worker);
+                wait_for_budget(listener, setting, worker);
             }
             Err(_) => return false,
         }
@@ -189,19 +190,19 @@ fn decode(setting: &Setting, slot: &mut JournalSlot) -> Result<Operation, Answer
         Err(Disposition::RefusedBecause(libc::EIO, Reason::Unreadable))
     } else if setting.retired.load(Relaxed) {
         Err(Disposition::Continue)
-    } else if setting.kernel_lacks(&slot.notification.data) {
+    } else if setting.is_unsupported_x32(&slot.notification.data) {
         Err(Disposition::Refused(libc::ENOSYS))
     } else {
         Operation::decode(&slot.notification)
     };
-    operation.map_err(|pass| pass.count(&setting.counters))
+    operation.map_err(|disposition| disposition.count(&setting.counters))
 }
 
 fn translate(
     listener: &Listener,
     setting: &Setting,
     slot: &mut JournalSlot,
-    handler: &mut Handler,
+    handler: &mut NotificationHandler,
     operation: Operation,
 ) -> Answer {
     let notification = slot.get().notification;
@@ -217,8 +218,8 @@ fn answer(listener: &Listener, slot: &mut JournalSlot, answer: Answer) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::own_time;
-    use crate::caller::numbers::Lookup;
+    use crate::budget::thread_cpu_time;
+    use crate::caller::pid_lookup::Lookup;
     use crate::filter;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::process::{Command, Stdio};
@@ -258,8 +259,8 @@ mod tests {
             let receiving = scope.spawn(|| {
                 let mut worker = Worker::of_this_thread(account.clone());
                 // The budget is a hundredth of a processor: ten milliseconds at once.
-                let deadline = own_time() + Duration::from_millis(30);
-                while own_time() < deadline {}
+                let deadline = thread_cpu_time() + Duration::from_millis(30);
+                while thread_cpu_time() < deadline {}
                 receive(&listener, &setting, &mut slot, &mut worker)
             });
             let began = Instant::now();

@@ -1,6 +1,6 @@
 //! The supervisor process: takes over from the previous supervisor, accepts new listeners and answers root's requests.
 
-use crate::caller::numbers::Lookup;
+use crate::caller::pid_lookup::Lookup;
 use crate::client::State;
 use crate::counters::{COUNTERS, Counters};
 use crate::error::NotifyError;
@@ -40,8 +40,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 /// Pause between attempts to start threads that could not be started.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// The longest request: a word and a policy.
-const LONGEST_REQUEST: u64 = 8 << 10;
+/// Size limit of a request: a command and a policy.
+const MAX_REQUEST: u64 = 8 << 10;
 /// The exit code that requests a restart with all stored descriptors (EX_TEMPFAIL of sysexits.h).
 pub const AGAIN: u8 = 75;
 
@@ -63,7 +63,7 @@ impl End {
     }
 }
 
-/// The listener's socket while the supervisor looks for the last time: no runtime finds it there.
+/// Path of the listener socket during the last check before the end: no runtime connects to it there.
 const ENDING_SOCKET: &str = "/run/mpu/notify/listener.ending";
 
 struct Daemon {
@@ -72,9 +72,9 @@ struct Daemon {
     /// Number of connections accepted by this supervisor.
     accepted: AtomicU64,
     /// Number of connections that may still bring a listener.
-    open: Arc<AtomicU64>,
+    open_connections: Arc<AtomicU64>,
     /// Connections whose thread could not be started.
-    waiting: Mutex<Vec<(String, Arc<UnixStream>)>>,
+    pending: Mutex<Vec<(String, Arc<UnixStream>)>>,
 }
 
 /// Reply to a request, as JSON.
@@ -100,19 +100,19 @@ pub fn serve(host: &Host) -> Result<End, NotifyError> {
     let setting = Setting::new(Lookup::of_this_kernel(), &rules::of_host(host, &config), config.notify_cpu_percent)
         .map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
-    Daemon::up(setting)?.run()
+    Daemon::start(setting)?.run()
 }
 
 /// Limit of descriptors, as `mpu-notify.service` has it. The kernel's own hard limit of 4,096 has room for 512 cached processes of a
 /// container, and a driver lists 950.
-const FILES: u64 = 524_288;
+const MAX_FILES: u64 = 524_288;
 
 /// Raises the limit of descriptors. A listener needs two, its threads open some for each call, and each cached process has one.
 pub(crate) fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raise = |limit| setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit });
-    if raise(maximum.map(|files| files.max(FILES))).is_err() {
+    if raise(maximum.map(|files| files.max(MAX_FILES))).is_err() {
         let _ = raise(maximum);
     }
 }
@@ -122,7 +122,7 @@ fn file_error(path: &str) -> impl FnOnce(io::Error) -> NotifyError + '_ {
 }
 
 impl Daemon {
-    fn up(mut setting: Setting) -> Result<Daemon, NotifyError> {
+    fn start(mut setting: Setting) -> Result<Daemon, NotifyError> {
         let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
         let text = folder.display().to_string();
         fs::create_dir_all(folder).map_err(file_error(&text))?;
@@ -148,7 +148,7 @@ impl Daemon {
                 _ => log!("closing an inherited descriptor with the unknown name {name}"),
             }
         }
-        setting.counters = stored_counters(counters).map_err(file_error("the counters"))?;
+        setting.counters = open_counters(counters).map_err(file_error("the counters"))?;
         let registry = Registry::new(Arc::new(setting), journal).map_err(file_error("the journal"))?;
         for (name, fd) in listeners {
             if let Err(error) = registry.resume(fd, &name) {
@@ -163,8 +163,13 @@ impl Daemon {
                 socket
             }
         };
-        let daemon =
-            Daemon { registry, listener, accepted: AtomicU64::new(0), open: Arc::default(), waiting: Mutex::default() };
+        let daemon = Daemon {
+            registry,
+            listener,
+            accepted: AtomicU64::new(0),
+            open_connections: Arc::default(),
+            pending: Mutex::default(),
+        };
         for (name, stream) in connections {
             daemon.receive(name, Arc::new(stream));
         }
@@ -178,9 +183,9 @@ impl Daemon {
         loop {
             idle = self.is_idle().then(|| idle.unwrap_or_else(Instant::now));
             let remaining = idle.map(|since: Instant| LINGER.saturating_sub(since.elapsed()));
-            let remaining = if self.start_waiting() { Some(RETRY_PAUSE) } else { remaining };
+            let remaining = if self.retry_pending() { Some(RETRY_PAUSE) } else { remaining };
             if remaining == Some(Duration::ZERO) {
-                // A runtime may have connected since the last look. Without its listener, the calls of its container fail for good (ENOSYS).
+                // A runtime may have connected since the last check. If its listener is lost, all calls of its container fail (ENOSYS).
                 let _ = fs::rename(LISTENER_SOCKET, ENDING_SOCKET);
                 let mut last = [readable(self.listener.as_fd())];
                 if poll(&mut last, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
@@ -223,7 +228,7 @@ impl Daemon {
     /// Whether no container needs the supervisor any more.
     fn is_idle(&self) -> bool {
         let retired = self.registry.setting.retired.load(Relaxed);
-        retired && self.open.load(SeqCst) == 0 && self.registry.len() == 0
+        retired && self.open_connections.load(SeqCst) == 0 && self.registry.len() == 0
     }
 
     /// Accepts a connection of a runtime.
@@ -240,31 +245,31 @@ impl Daemon {
     }
 
     /// Tries again to start threads that could not be started. Returns whether some still wait.
-    fn start_waiting(&self) -> bool {
-        let connections = std::mem::take(&mut *lock(&self.waiting));
+    fn retry_pending(&self) -> bool {
+        let connections = std::mem::take(&mut *lock(&self.pending));
         for (name, stream) in connections {
-            self.open.fetch_sub(1, SeqCst);
+            self.open_connections.fetch_sub(1, SeqCst);
             self.receive(name, stream);
         }
-        self.registry.start_waiting() || !lock(&self.waiting).is_empty()
+        self.registry.retry_pending() || !lock(&self.pending).is_empty()
     }
 
     fn receive(&self, name: String, stream: Arc<UnixStream>) {
-        let (registry, open) = (self.registry.clone(), self.open.clone());
+        let (registry, open_connections) = (self.registry.clone(), self.open_connections.clone());
         let retry = (name.clone(), stream.clone());
-        open.fetch_add(1, SeqCst);
+        open_connections.fetch_add(1, SeqCst);
         let receive = move || {
-            message::hand_on(stream.as_fd(), |new| {
+            message::add_received_listener(stream.as_fd(), |new| {
                 let added = registry.add(new.listener, &new.container);
                 added.inspect_err(|error| log!("the listener of container {} is not answered: {error}", new.container))
             });
             fd_store::forget(&name);
-            open.fetch_sub(1, SeqCst);
+            open_connections.fetch_sub(1, SeqCst);
             registry.signal_change();
         };
         if let Err(error) = std::thread::Builder::new().stack_size(256 << 10).spawn(receive) {
             log!("cannot start a thread for a new container, trying again: {error}");
-            lock(&self.waiting).push(retry);
+            lock(&self.pending).push(retry);
         }
     }
 
@@ -273,20 +278,20 @@ impl Daemon {
         let _ = stream.set_read_timeout(Some(TIMEOUT));
         let _ = stream.set_write_timeout(Some(TIMEOUT));
         let mut request = String::new();
-        if (&stream).take(LONGEST_REQUEST).read_to_string(&mut request).is_err() {
+        if (&stream).take(MAX_REQUEST).read_to_string(&mut request).is_err() {
             return None;
         }
-        let (word, rest) = request.split_once('\n').unwrap_or((&request, ""));
+        let (command, rest) = request.split_once('\n').unwrap_or((&request, ""));
         let mut end = None;
-        let reply = match word.trim() {
+        let reply = match command.trim() {
             "state" => {
                 let _ = serde_json::to_writer(&stream, &self.state());
                 return None;
             }
-            "retire" => self.retire(true),
-            "resume" => self.retire(false),
-            "policy" => self.policy(rest),
-            "budget" => self.budget(rest),
+            "retire" => self.set_retired(true),
+            "resume" => self.set_retired(false),
+            "policy" => self.set_policy(rest),
+            "budget" => self.set_budget(rest),
             "again" => {
                 self.registry.setting.counters.mark_planned_end();
                 end = Some(End::Again);
@@ -324,7 +329,7 @@ impl Daemon {
     }
 
     /// The listener socket stays open while there are containers: an `exec` into one needs it.
-    fn retire(&self, retired: bool) -> Result<(), String> {
+    fn set_retired(&self, retired: bool) -> Result<(), String> {
         let marked = if retired { fs::write(RETIRED, "") } else { fs::remove_file(RETIRED) };
         marked
             .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error.to_string()) })?;
@@ -332,12 +337,12 @@ impl Daemon {
         Ok(())
     }
 
-    fn policy(&self, text: &str) -> Result<(), String> {
+    fn set_policy(&self, text: &str) -> Result<(), String> {
         self.registry.setting.set_rules(text).map_err(|bad| format!("line {} is no rule", bad.line))?;
         Ok(())
     }
 
-    fn budget(&self, text: &str) -> Result<(), String> {
+    fn set_budget(&self, text: &str) -> Result<(), String> {
         let percent = text.trim().parse().map_err(|_| "a budget is a number of percent".to_string())?;
         self.registry.setting.budget.store(percent, Relaxed);
         Ok(())
@@ -345,7 +350,7 @@ impl Daemon {
 }
 
 /// The previous supervisor's counters, or new ones.
-fn stored_counters(fd: Option<OwnedFd>) -> io::Result<Counters> {
+fn open_counters(fd: Option<OwnedFd>) -> io::Result<Counters> {
     let file = match fd {
         Some(fd) => fd,
         None => {

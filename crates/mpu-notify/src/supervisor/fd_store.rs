@@ -15,17 +15,17 @@ pub(crate) fn inherited() -> Vec<(String, OwnedFd)> {
 
 /// Stores a copy until its other side hangs up.
 pub(crate) fn keep(name: &str, fd: BorrowedFd<'_>) {
-    give(name, fd, &[NotifyState::FdStore, NotifyState::FdName(name)]);
+    store(name, fd, &[NotifyState::FdStore, NotifyState::FdName(name)]);
 }
 
 /// Stores a copy until [`forget`], even if its other side hangs up: it may hold an unread message. (`FDPOLL=0` of sd_notify(3), from
 /// systemd 246 on.)
 pub(crate) fn keep_unread(name: &str, fd: BorrowedFd<'_>) {
-    give(name, fd, &[NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")]);
+    store(name, fd, &[NotifyState::FdStore, NotifyState::FdName(name), NotifyState::Custom("FDPOLL=0")]);
 }
 
-fn give(name: &str, fd: BorrowedFd<'_>, words: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify_with_fds(words, &[fd]) {
+fn store(name: &str, fd: BorrowedFd<'_>, states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify_with_fds(states, &[fd]) {
         log!("cannot store the descriptor {name} for the next supervisor: {error}");
     }
 }

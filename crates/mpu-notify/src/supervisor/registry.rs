@@ -35,7 +35,7 @@ pub(crate) struct Registry {
     journal: Arc<Journal>,
     listeners: Mutex<BTreeMap<usize, Arc<Listener>>>,
     /// Listeners whose threads could not be started; their callers wait.
-    waiting: Mutex<Vec<Arc<Listener>>>,
+    pending: Mutex<Vec<Arc<Listener>>>,
     /// An eventfd, readable after a listener has ended.
     pub(crate) changed: OwnedFd,
     /// Whether copies are in the file descriptor store.
@@ -74,7 +74,7 @@ impl Registry {
             setting,
             journal: Journal::map(&file, slots)?,
             listeners: Mutex::default(),
-            waiting: Mutex::default(),
+            pending: Mutex::default(),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_stored,
         }))
@@ -129,7 +129,7 @@ impl Registry {
         if let Err(error) = self.start_threads(&listener) {
             // If closed, every call in the container would fail. Another container may use up all PIDs for a moment.
             log!("cannot start threads of the listener {}, trying again: {error}", stored_name(index, &listener.name));
-            lock(&self.waiting).push(listener);
+            lock(&self.pending).push(listener);
         }
     }
 
@@ -143,13 +143,13 @@ impl Registry {
     }
 
     /// Tries again to start threads of waiting listeners. Returns whether some still wait.
-    pub(crate) fn start_waiting(self: &Arc<Registry>) -> bool {
-        let mut waiting = lock(&self.waiting);
-        waiting.retain(|listener| self.start_threads(listener).is_err());
-        !waiting.is_empty()
+    pub(crate) fn retry_pending(self: &Arc<Registry>) -> bool {
+        let mut pending = lock(&self.pending);
+        pending.retain(|listener| self.start_threads(listener).is_err());
+        !pending.is_empty()
     }
 
-    /// Under the lock, because the next listener may get the same name.
+    /// Needs the lock: the next listener may get the same name.
     fn remove(&self, listeners: &mut BTreeMap<usize, Arc<Listener>>, listener: &Listener) {
         listeners.remove(&listener.index);
         self.forget(&stored_name(listener.index, &listener.name));
@@ -205,7 +205,7 @@ mod tests {
     const MAX_ARG_STRLEN: usize = 131_072;
 
     #[test]
-    fn all_kept_names_fit_in_one_variable() {
+    fn stored_names_fit_in_one_variable() {
         let longest = short_id(&"a".repeat(300));
         let names: usize = (0..MAX_LISTENERS).map(|index| stored_name(index, &longest).len() + 1).sum();
         // The same number of connections may still wait for their message.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_name_holds_listener_key_and_id() {
+    fn stored_name_has_index_and_id() {
         let name = stored_name(17, &short_id("my-pod/c\n0"));
         let (index, id) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).expect("two parts");
         assert_eq!((index, id), ("17", short_id("my-pod/c\n0").as_str()));

@@ -1,17 +1,19 @@
 //! The agent: keeps MPU up on a node, as the entry point of a Kubernetes DaemonSet.
 //!
-//! One round waits for the driver, raises the engine and measures. The pod mounts the node's directories at their own paths, so
-//! the rest of this crate works there unchanged. [`turns`] decides which of several agents manages the engine, [`note`] answers
-//! the kubelet's probes, [`reporter`] makes Events in the cluster. The agent raises only the module: a supervisor in a pod would
-//! end with the pod, and the containers' calls with it. It leaves the node's own notify engine, and a newer module that no agent
-//! loaded, as they are.
+//! Each round waits for the driver, starts the engine and measures. The pod mounts the node's directories at their own
+//! paths, so the rest of this crate works there unchanged. [`election`] picks the agent that manages the engine.
+//! [`note`] answers the kubelet's probes. [`reporter`] makes Events in the cluster.
+//!
+//! The agent starts only the module. A supervisor in a pod would end with the pod, and the containers' calls would
+//! fail. The agent does not touch the node's own notify engine, nor a newer module that no agent loaded.
 
+pub mod election;
 pub mod label;
 pub mod note;
 pub mod reporter;
-pub mod turns;
 
 use crate::cluster::Cluster;
+use election::{ElectionError, LeaveResult, Registration};
 use mpu_engine::module::checks::Unfit;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::raise;
@@ -25,20 +27,19 @@ use mpu_host::driver::Driver;
 use mpu_host::explain::{Explain, Explained, chain};
 use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_host::kernel_release::numbers;
-use note::{Doing, Measurement, Note, uptime};
+use note::{Activity, Measurement, Note, uptime};
 use reporter::{Reason, Reporter};
 use std::path::PathBuf;
 use std::time::Duration;
-use turns::{Leave, Turn, TurnError};
 
-/// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
-pub const ID: &str = "MPU_AGENT_ID";
+/// The environment variable with the agent's name. The pod's specification sets it, also for the commands of probes.
+pub const ID_VARIABLE: &str = "MPU_AGENT_ID";
 
 /// Options of `mpu agent run`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AgentOptions {
     /// The agent's name among those of the node: the pod's uid
-    #[arg(long, env = ID)]
+    #[arg(long, env = ID_VARIABLE)]
     pub id: String,
 
     /// The engine of this node, unless its label mpu-project.github.io/engine names another: auto leaves a notify engine that
@@ -79,33 +80,32 @@ pub struct AgentOptions {
     pub source: Option<PathBuf>,
 }
 
-/// Measures whether a container is seen right. Returns that, and the finding as text.
+/// Measures whether a container gets right answers. Returns the result, and the finding as text.
 pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Box<dyn Explain>>;
 
-/// Where a line for the log goes.
+/// Writes a line to the log.
 pub type Log<'a> = &'a dyn Fn(&str);
 
 /// The longest pause after a failure, in seconds. The pause doubles up to it.
-const LONGEST_PAUSE: u64 = 300;
-/// Seconds until a measurement that was not right, or failed, is repeated.
-const SOON: u64 = 10;
-/// Seconds until the log repeats that the agent waits.
-const REPEAT: u64 = 60;
-/// How long a leaving agent tries to unload an engine in use.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_RETRY_PAUSE: u64 = 300;
+/// Seconds until the next measurement after a failed or wrong one.
+const REMEASURE_AFTER: u64 = 10;
+/// Seconds between two log lines while the agent waits for the driver.
+const WAIT_LOG_INTERVAL: u64 = 60;
+/// How long the last agent tries to unload an engine in use.
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An agent at work.
 pub struct Agent<'a> {
     host: &'a Host,
     kernel: &'a dyn Kernel,
     measure: Measure<'a>,
     log: Log<'a>,
     options: AgentOptions,
-    turn: Turn,
+    registration: Registration,
     driver: Option<String>,
-    seen: Option<Measurement>,
+    last_measurement: Option<Measurement>,
     failures: u32,
-    failed: String,
+    last_failure: String,
     next_try: u64,
     last_logged: (String, u64),
     reporter: Option<Reporter<'a>>,
@@ -113,13 +113,13 @@ pub struct Agent<'a> {
 
 /// The state of the engine after an agent left.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Parting {
-    /// It was taken down; or none was up.
+pub enum FinalState {
+    /// Unloaded, or none was up.
     Down,
-    /// It stays up, by an option.
+    /// Up, because of `--keep` or because this agent did not load it.
     Kept,
-    /// It stays up, managed by that agent.
-    With(String),
+    /// Up, and this other agent manages it.
+    ManagedBy(String),
 }
 
 impl<'a> Agent<'a> {
@@ -135,7 +135,7 @@ impl<'a> Agent<'a> {
         if !host.has_capability(CAP_SYS_MODULE) {
             return Err(Unfit::NotRoot.into());
         }
-        let turn = Turn::take(host, &options.id)?;
+        let registration = Registration::register(host, &options.id)?;
         let last_logged = (String::new(), 0);
         Ok(Agent {
             host,
@@ -143,11 +143,11 @@ impl<'a> Agent<'a> {
             measure,
             log,
             options,
-            turn,
+            registration,
             driver: None,
-            seen: None,
+            last_measurement: None,
             failures: 0,
-            failed: String::new(),
+            last_failure: String::new(),
             next_try: 0,
             last_logged,
             reporter: cluster.map(|cluster| Reporter::new(cluster, log).with_pods(Pods::of(host))),
@@ -155,7 +155,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Runs rounds until `wait`, which gets the time to the next round, returns true.
-    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, Explained> {
+    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<FinalState, Explained> {
         loop {
             self.round()?;
             if wait(Duration::from_secs(self.options.interval)) {
@@ -164,42 +164,43 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One round. Fails only if the agents' directory cannot be used. Other errors are logged, and the next round tries again.
+    /// One round. Fails only if the agents' folder cannot be used or its gate stays locked. Other errors are logged, and
+    /// the next round tries again.
     pub fn round(&mut self) -> Result<(), Explained> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {
             // The measurements are about another driver.
-            (self.seen, self.failures, self.next_try) = (None, 0, 0);
+            (self.last_measurement, self.failures, self.next_try) = (None, 0, 0);
             self.driver = driver;
         }
-        let (doing, words) = match (self.turn.other()?, self.driver.clone()) {
-            (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} manages the engine")),
+        let (doing, text) = match (self.registration.other_leader()?, self.driver.clone()) {
+            (Some(other), _) => (Activity::StandsBy, format!("standing by: agent {other} manages the engine")),
             (None, None) => {
                 // A wrong label is reported at once, not when the driver comes.
-                self.engine();
-                (Doing::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string())
+                self.configured_engine();
+                (Activity::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string())
             }
             (None, Some(version)) => self.maintain_engine(&version)?,
         };
-        self.log_change(doing, &words);
-        let can_measure = matches!(doing, Doing::Watches | Doing::StandsBy | Doing::LeavesToNode);
+        self.log_change(doing, &text);
+        let can_measure = matches!(doing, Activity::Watches | Activity::StandsBy | Activity::LeavesToNode);
         if can_measure && self.driver.is_some() {
             // The first client of a GPU waits for it to start, and the kubelet's liveness probe must not fail meanwhile.
-            self.note(doing, &words)?;
+            self.write_note(doing, &text)?;
             self.measure_if_due();
         }
-        self.note(doing, &words)?;
-        self.report(doing, &words);
+        self.write_note(doing, &text)?;
+        self.report(doing, &text);
         Ok(())
     }
 
     /// Reports to the cluster whether this node is served. An agent on standby reports nothing.
-    fn report(&mut self, doing: Doing, words: &str) {
+    fn report(&mut self, doing: Activity, text: &str) {
         let Some(reporter) = &mut self.reporter else { return };
-        let state = match (doing, &self.seen) {
-            (Doing::StandsBy, _) => return,
-            (Doing::WaitsForDriver, _) => Some((Reason::WaitsForDriver, words)),
-            (Doing::Failed, _) => Some((Reason::EngineFailed, words)),
+        let state = match (doing, &self.last_measurement) {
+            (Activity::StandsBy, _) => return,
+            (Activity::WaitsForDriver, _) => Some((Reason::WaitsForDriver, text)),
+            (Activity::Failed, _) => Some((Reason::EngineFailed, text)),
             (_, Some(seen)) if seen.right => Some((Reason::Served, seen.because.as_str())),
             (_, Some(seen)) => Some((Reason::NotRight, seen.because.as_str())),
             (_, None) => None,
@@ -208,16 +209,17 @@ impl<'a> Agent<'a> {
     }
 
     /// The engine that is configured for this node.
-    fn engine(&mut self) -> EngineSetting {
+    fn configured_engine(&mut self) -> EngineSetting {
         let label = self.reporter.as_mut().and_then(|reporter| reporter.engine(uptime(self.host)));
         label.unwrap_or(self.options.engine)
     }
 
-    /// Describes an engine that is up and that this agent must not touch. Fails if the node is to have its own engine, and has none.
-    fn engine_of_node(&mut self) -> Result<Option<String>, Explained> {
-        let engine = self.engine();
-        if let Some(words) = newer_of_others(self.host).filter(|_| engine != EngineSetting::Notify) {
-            return Ok(Some(words));
+    /// Describes an engine that is up and that this agent must not touch. Fails if the node needs its own notify engine
+    /// and has none.
+    fn node_engine(&mut self) -> Result<Option<String>, Explained> {
+        let engine = self.configured_engine();
+        if let Some(text) = newer_node_module(self.host).filter(|_| engine != EngineSetting::Notify) {
+            return Ok(Some(text));
         }
         if engine == EngineSetting::Module {
             return Ok(None);
@@ -225,50 +227,50 @@ impl<'a> Agent<'a> {
         // A retired engine serves its old containers only.
         let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == Phase::Armed);
         // A loaded module takes precedence over a notify engine that is tried beside it.
-        let is_nodes = is_up && (engine == EngineSetting::Notify || state::read(self.host)?.is_none());
-        match is_nodes || engine == EngineSetting::Auto {
-            true => Ok(is_nodes.then(|| "the node's own notify engine is up".to_string())),
-            false => Err(TurnError::NoNotifyEngine.into()),
+        let belongs_to_node = is_up && (engine == EngineSetting::Notify || state::read(self.host)?.is_none());
+        match belongs_to_node || engine == EngineSetting::Auto {
+            true => Ok(belongs_to_node.then(|| "the node's own notify engine is up".to_string())),
+            false => Err(ElectionError::NoNotifyEngine.into()),
         }
     }
 
-    /// Raises the engine if it is not up, and applies the node's rules.
-    fn maintain_engine(&mut self, driver: &str) -> Result<(Doing, String), Explained> {
+    /// Starts the engine if it is not up, and applies the node's rules.
+    fn maintain_engine(&mut self, driver: &str) -> Result<(Activity, String), Explained> {
         let now = uptime(self.host);
         if now < self.next_try {
-            return Ok((Doing::Failed, self.failed.clone()));
+            return Ok((Activity::Failed, self.last_failure.clone()));
         }
-        self.note_pods();
-        let raised = match self.engine_of_node() {
-            Ok(Some(words)) => self.keep_labelled_rules().map(|changed| (changed, Doing::LeavesToNode, words)),
+        self.update_pods();
+        let raised = match self.node_engine() {
+            Ok(Some(text)) => self.apply_labelled_rules().map(|changed| (changed, Activity::LeavesToNode, text)),
             Ok(None) => {
-                self.note(Doing::Raises, "raising the engine")?;
-                self.raise().map(|(changed, words)| (changed, Doing::Watches, words))
+                self.write_note(Activity::Raises, "raising the engine")?;
+                self.raise().map(|(changed, text)| (changed, Activity::Watches, text))
             }
             Err(error) => Err(error),
         };
         match raised {
-            Ok((changed, doing, words)) => {
+            Ok((changed, doing, text)) => {
                 if changed {
-                    self.seen = None;
+                    self.last_measurement = None;
                 }
                 (self.failures, self.next_try) = (0, 0);
-                let lacking = Config::of(self.host).ok().and_then(|config| rules::without_pods(self.host, &config));
-                let lacking = lacking.map_or(String::new(), |why| format!("; {why}"));
-                Ok((doing, format!("{words}; driver {driver}{lacking}")))
+                let unmatched = Config::of(self.host).ok().and_then(|config| rules::without_pods(self.host, &config));
+                let unmatched = unmatched.map_or(String::new(), |why| format!("; {why}"));
+                Ok((doing, format!("{text}; driver {driver}{unmatched}")))
             }
             Err(error) => {
-                let pause = (self.options.interval << self.failures.min(10)).min(LONGEST_PAUSE);
+                let pause = (self.options.interval << self.failures.min(10)).min(MAX_RETRY_PAUSE);
                 self.failures += 1;
                 self.next_try = uptime(self.host) + pause;
-                self.seen = None;
-                self.failed = format!("the engine is not up: {}", explain_in_full(&*error));
-                Ok((Doing::Failed, self.failed.clone()))
+                self.last_measurement = None;
+                self.last_failure = format!("the engine is not up: {}", error_with_fix(&*error));
+                Ok((Activity::Failed, self.last_failure.clone()))
             }
         }
     }
 
-    /// Raises the engine, or replaces another version. Returns whether that changed anything, and a description.
+    /// Starts the engine, or replaces another version. Returns whether anything changed, and a description.
     fn raise(&self) -> Result<(bool, String), Explained> {
         let release = self.host.release().unwrap_or_default();
         let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
@@ -280,7 +282,7 @@ impl<'a> Agent<'a> {
         };
         let config = Config::of(self.host)?;
         if config.engine == EngineSetting::Notify {
-            return Err(TurnError::NotifyInPod.into());
+            return Err(ElectionError::NotifyInPod.into());
         }
         // No `probe`: the agent measures by itself.
         let options = up::UpOptions {
@@ -297,12 +299,12 @@ impl<'a> Agent<'a> {
                 done.raised.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
             (self.log)(&format!("the engine came up after {:.1} s{took}", done.took.as_secs_f64()));
         }
-        let changed = done.raised.how != How::AlreadyUp || self.keep_rules(&config)?;
+        let changed = done.raised.how != How::AlreadyUp || self.apply_changed_rules(&config)?;
         Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.choice.engine.name())))
     }
 
-    /// Gives the rules to engines that have others. Returns whether any had.
-    fn keep_rules(&self, config: &Config) -> Result<bool, Explained> {
+    /// Applies the rules if a running engine has other ones. Returns whether it did.
+    fn apply_changed_rules(&self, config: &Config) -> Result<bool, Explained> {
         let compiled: Vec<String> = rules::of_host(self.host, config).lines().map(str::to_string).collect();
         if apply::holds(self.host, config, &compiled) != Some(false) {
             return Ok(false);
@@ -312,15 +314,15 @@ impl<'a> Agent<'a> {
         Ok(true)
     }
 
-    /// The same for an engine that is the node's own: only where rules have a label, whose pods only an agent finds.
-    fn keep_labelled_rules(&self) -> Result<bool, Explained> {
+    /// The same for the node's own engine, but only if a rule has a label: only an agent can find the pods of a label.
+    fn apply_labelled_rules(&self) -> Result<bool, Explained> {
         let config = Config::of(self.host)?;
-        if rules::labels(&config).next().is_none() { Ok(false) } else { self.keep_rules(&config) }
+        if rules::labels(&config).next().is_none() { Ok(false) } else { self.apply_changed_rules(&config) }
     }
 
-    /// Writes down the pods of rules with a label.
-    fn note_pods(&mut self) {
-        // An error of the configuration is reported when the engine is raised.
+    /// Finds the pods of rules with a label, and writes them to the node's file.
+    fn update_pods(&mut self) {
+        // `raise` reports an invalid configuration.
         let (host, Ok(config)) = (self.host, Config::of(self.host)) else { return };
         if rules::labels(&config).next().is_none() {
             return Pods::remove(host);
@@ -336,72 +338,72 @@ impl<'a> Agent<'a> {
     fn measure_if_due(&mut self) {
         let now = uptime(self.host);
         let pause = |seen: &Measurement| {
-            if seen.right { self.options.measure_every } else { SOON.min(self.options.measure_every) }
+            if seen.right { self.options.measure_every } else { REMEASURE_AFTER.min(self.options.measure_every) }
         };
-        if self.seen.as_ref().is_some_and(|seen| now < seen.at + pause(seen)) {
+        if self.last_measurement.as_ref().is_some_and(|seen| now < seen.at + pause(seen)) {
             return;
         }
         let (right, because) = match (self.measure)(self.host) {
             Ok(found) => found,
-            Err(error) => (false, explain_in_full(error.as_ref())),
+            Err(error) => (false, error_with_fix(error.as_ref())),
         };
-        if self.seen.as_ref().is_none_or(|seen| (seen.right, &seen.because) != (right, &because)) {
+        if self.last_measurement.as_ref().is_none_or(|seen| (seen.right, &seen.because) != (right, &because)) {
             (self.log)(&because);
         }
-        self.seen = Some(Measurement { at: uptime(self.host), right, because });
+        self.last_measurement = Some(Measurement { at: uptime(self.host), right, because });
     }
 
-    fn log_change(&mut self, doing: Doing, words: &str) {
+    fn log_change(&mut self, doing: Activity, text: &str) {
         let now = uptime(self.host);
-        let waits = doing == Doing::WaitsForDriver && now >= self.last_logged.1 + REPEAT;
-        if self.last_logged.0 != words || waits {
-            (self.log)(words);
-            self.last_logged = (words.to_string(), now);
+        let waits = doing == Activity::WaitsForDriver && now >= self.last_logged.1 + WAIT_LOG_INTERVAL;
+        if self.last_logged.0 != text || waits {
+            (self.log)(text);
+            self.last_logged = (text.to_string(), now);
         }
     }
 
-    fn note(&self, doing: Doing, words: &str) -> Result<(), Explained> {
-        let (version, words) = (env!("CARGO_PKG_VERSION").to_string(), words.to_string());
-        let note = Note { at: uptime(self.host), version, doing, words, seen: self.seen.clone() };
+    fn write_note(&self, doing: Activity, text: &str) -> Result<(), Explained> {
+        let (version, text) = (env!("CARGO_PKG_VERSION").to_string(), text.to_string());
+        let note = Note { at: uptime(self.host), version, doing, words: text, seen: self.last_measurement.clone() };
         Ok(note.write(self.host, &self.options.id)?)
     }
 
     /// Deregisters, and takes the engine down if this is the last agent.
-    fn leave(self) -> Result<Parting, Explained> {
-        let Agent { host, kernel, options, turn, .. } = self;
+    fn leave(self) -> Result<FinalState, Explained> {
+        let Agent { host, kernel, options, registration, .. } = self;
         Note::remove(host, &options.id);
         // An engine that this agent did not raise stays up.
-        let keep = options.keep || newer_of_others(host).is_some();
-        let lower = || {
+        let keep = options.keep || newer_node_module(host).is_some();
+        let take_down = || {
             if keep {
                 return Ok(());
             }
             Pods::remove(host);
-            down::lower_module(host, kernel, PATIENCE).map(drop)
+            down::lower_module(host, kernel, UNLOAD_TIMEOUT).map(drop)
         };
-        match turn.leave(lower)? {
-            Leave::To(other) => Ok(Parting::With(other)),
-            Leave::Last(Ok(())) if keep => Ok(Parting::Kept),
-            Leave::Last(taken_down) => Ok(taken_down.map(|()| Parting::Down)?),
+        match registration.leave(take_down)? {
+            LeaveResult::To(other) => Ok(FinalState::ManagedBy(other)),
+            LeaveResult::Last(Ok(())) if keep => Ok(FinalState::Kept),
+            LeaveResult::Last(taken_down) => Ok(taken_down.map(|()| FinalState::Down)?),
         }
     }
 }
 
 /// Describes a newer module that no agent loaded. The node's package, a person or kernel-module-management loaded it, and would
-/// load it again. A module that a newer agent loaded before a rollback is replaced.
-fn newer_of_others(host: &Host) -> Option<String> {
+/// load it again. A newer module that an agent loaded is replaced: that is a rollback.
+fn newer_node_module(host: &Host) -> Option<String> {
     let this = env!("CARGO_PKG_VERSION");
     let State { version, phase, .. } = state::read(host).ok()??;
     let of_an_agent = |record: Record| record.by_agent && record.version.as_ref() == Some(&version);
     let works = phase.is_placed() || phase == Phase::Waiting;
-    let is_nodes = works && numbers(&version) > numbers(this) && !Record::read(host).is_some_and(of_an_agent);
-    is_nodes.then(|| {
+    let belongs_to_node = works && numbers(&version) > numbers(this) && !Record::read(host).is_some_and(of_an_agent);
+    belongs_to_node.then(|| {
         format!("MPU {version} is up, which is newer than this agent ({this}) and was not loaded by one: it is left at its work")
     })
 }
 
-/// An error with its causes and its cure, in one line.
-fn explain_in_full(error: &dyn Explain) -> String {
+/// An error with its causes and its fix, in one line.
+fn error_with_fix(error: &dyn Explain) -> String {
     format!("{} (fix: {})", chain(error), error.fix())
 }
 

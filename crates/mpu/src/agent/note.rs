@@ -1,9 +1,9 @@
 //! The state file of an agent, `/run/mpu/agents/<id>.json`, and the answers to the kubelet's probes.
 //!
-//! An agent is ready if a container got a right answer recently, and alive if its loop runs. Times are the kernel's uptime:
-//! clock changes do not move it.
+//! An agent is ready if a container got a right answer recently, and alive if its loop runs. Times are the kernel's
+//! uptime, which clock changes do not affect.
 
-use super::turns::{AGENTS_DIR, TurnError, check_id};
+use super::election::{AGENTS_DIR, ElectionError, check_id};
 use mpu_host::host::Host;
 use mpu_os::file::{Mode, replace_file_atomically};
 use schemars::JsonSchema;
@@ -14,7 +14,8 @@ use std::path::PathBuf;
 /// What an agent is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Doing {
+#[schemars(rename = "Doing")]
+pub enum Activity {
     /// Waits for the NVIDIA driver.
     WaitsForDriver,
     /// Raises the engine.
@@ -48,7 +49,7 @@ pub struct Note {
     /// The agent's version.
     pub version: String,
     /// What it is doing.
-    pub doing: Doing,
+    pub doing: Activity,
     /// The same in words.
     pub words: String,
     /// The last measurement.
@@ -61,8 +62,8 @@ pub fn uptime(host: &Host) -> u64 {
     text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// Seconds that a round takes at most, with a module to build.
-const LONGEST_ROUND: u64 = 600;
+/// The longest round in seconds: one that builds the module.
+const MAX_ROUND: u64 = 600;
 
 fn path(id: &str) -> PathBuf {
     PathBuf::from(AGENTS_DIR).join(format!("{id}.json"))
@@ -70,26 +71,27 @@ fn path(id: &str) -> PathBuf {
 
 impl Note {
     /// Replaces the file atomically.
-    pub fn write(&self, host: &Host, id: &str) -> Result<(), TurnError> {
+    pub fn write(&self, host: &Host, id: &str) -> Result<(), ElectionError> {
         let path = host.at(path(id));
-        let failed = |source| TurnError::Io { path: path.clone(), source };
+        let failed = |source| ElectionError::Io { path: path.clone(), source };
         let text = serde_json::to_string(self).map_err(|e| failed(e.into()))?;
         replace_file_atomically(&path, text.as_bytes(), Mode::Of(0o644)).map(drop).map_err(failed)
     }
 
     /// The agent's last note. None if the file is absent or invalid.
-    pub fn read(host: &Host, id: &str) -> Result<Option<Note>, TurnError> {
+    pub fn read(host: &Host, id: &str) -> Result<Option<Note>, ElectionError> {
         check_id(id)?;
         Ok(host.text(path(id)).and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// The last note of the agent that manages this node's engine, if that is not long ago: an agent that compiles writes no sooner.
+    /// The last note of the agent that manages this node's engine. None if it is older than [`MAX_ROUND`], because then
+    /// the agent is gone.
     pub fn of_manager(host: &Host) -> Option<Note> {
         let names = fs::read_dir(host.at(AGENTS_DIR)).ok()?.flatten().map(|entry| entry.file_name());
         let ids = names.filter_map(|name| Some(name.to_str()?.strip_suffix(".json")?.to_string()));
         let notes = ids.filter_map(|id| Note::read(host, &id).ok().flatten());
-        let notes = notes.filter(|note| note.doing != Doing::StandsBy);
-        notes.max_by_key(|note| note.at).filter(|note| uptime(host) < note.at.saturating_add(LONGEST_ROUND))
+        let notes = notes.filter(|note| note.doing != Activity::StandsBy);
+        notes.max_by_key(|note| note.at).filter(|note| uptime(host) < note.at.saturating_add(MAX_ROUND))
     }
 
     pub fn remove(host: &Host, id: &str) {
@@ -100,7 +102,8 @@ impl Note {
 /// The question of a kubelet's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Question {
+#[schemars(rename = "Question")]
+pub enum KubeletProbe {
     /// Was a container on this node seen right not long ago?
     Ready,
     /// Does the agent go round?
@@ -108,13 +111,13 @@ pub enum Question {
 }
 
 /// Answers a probe, with the reason.
-pub fn answer(question: Question, note: Option<&Note>, now: u64, within: u64) -> (bool, String) {
+pub fn evaluate_probe(question: KubeletProbe, note: Option<&Note>, now: u64, within: u64) -> (bool, String) {
     let Some(note) = note else { return (false, "there is no agent of this name, or it has just begun".to_string()) };
     let age = now.saturating_sub(note.at);
     match (question, &note.seen) {
-        (Question::Alive, _) => (age <= within, format!("it went round {age} s ago: {}", note.words)),
-        (Question::Ready, None) => (false, format!("nothing was measured yet: {}", note.words)),
-        (Question::Ready, Some(seen)) => match now.saturating_sub(seen.at) {
+        (KubeletProbe::Alive, _) => (age <= within, format!("it went round {age} s ago: {}", note.words)),
+        (KubeletProbe::Ready, None) => (false, format!("nothing was measured yet: {}", note.words)),
+        (KubeletProbe::Ready, Some(seen)) => match now.saturating_sub(seen.at) {
             age if age > within => (false, format!("the last measurement is {age} s old: {}", note.words)),
             age => (seen.right, format!("measured {age} s ago: {}", seen.because)),
         },
@@ -128,12 +131,12 @@ mod tests {
 
     fn note(at: u64, seen: Option<(u64, bool)>) -> Note {
         let seen = seen.map(|(at, right)| Measurement { at, right, because: "a reason".to_string() });
-        Note { at, version: "0.1.0".to_string(), doing: Doing::Watches, words: "words".to_string(), seen }
+        Note { at, version: "0.1.0".to_string(), doing: Activity::Watches, words: "words".to_string(), seen }
     }
 
     #[test]
     fn ready_is_right_and_fresh() {
-        let ready = |note: Option<&Note>, now| answer(Question::Ready, note, now, 60).0;
+        let ready = |note: Option<&Note>, now| evaluate_probe(KubeletProbe::Ready, note, now, 60).0;
         assert!(ready(Some(&note(100, Some((100, true)))), 160));
         assert!(!ready(Some(&note(160, Some((100, true)))), 161), "stale");
         assert!(!ready(Some(&note(100, Some((100, false)))), 100), "wrong");
@@ -142,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn alive_is_going_round_whatever_was_seen() {
-        let alive = |note: Option<&Note>, now| answer(Question::Alive, note, now, 60).0;
+    fn liveness_ignores_measurement() {
+        let alive = |note: Option<&Note>, now| evaluate_probe(KubeletProbe::Alive, note, now, 60).0;
         assert!(alive(Some(&note(100, None)), 160) && !alive(Some(&note(100, None)), 161) && !alive(None, 0));
     }
 
@@ -158,7 +161,7 @@ mod tests {
         assert!(Note::read(&fake.host(), "../../etc/passwd").is_err());
         fake.write("/proc/uptime", "123.45 678.90\n");
         assert_eq!(uptime(&fake.host()), 123);
-        let standby = Note { doing: Doing::StandsBy, ..note(8, None) };
+        let standby = Note { doing: Activity::StandsBy, ..note(8, None) };
         fake.write("/run/mpu/agents/standby.json", &serde_json::to_string(&standby).expect("JSON"));
         assert_eq!(Note::of_manager(&fake.host()), Some(note(7, Some((5, true)))));
         fake.write("/proc/uptime", "700.00 678.90\n");

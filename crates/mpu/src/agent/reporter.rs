@@ -1,7 +1,7 @@
 //! Reads the engine label of a node, finds the pods of rules with a label, and makes Events on the node.
 //!
-//! Each reason has one Event on a node. It is sent at once, then repeated rarely while the trouble lasts, at most once a minute.
-//! Failed requests are retried after growing pauses. No engine waits for the API server.
+//! Each reason has one Event on a node. It is sent at once, and repeated at growing intervals while the problem lasts,
+//! at most once a minute. Failed requests are retried after growing pauses.
 
 use super::Log;
 use crate::cluster::{Cluster, Event};
@@ -17,11 +17,11 @@ pub enum Reason {
     WaitsForDriver,
     /// The engine cannot be brought up.
     EngineFailed,
-    /// An engine is up, and a container was seen wrong.
+    /// An engine is up, and a container got wrong answers.
     NotRight,
     /// The node's label names no engine.
     EngineLabel,
-    /// A container was seen right, after one of the above, perhaps sent by an earlier agent.
+    /// A container gets right answers again, after one of the above, which an earlier agent may have sent.
     Served,
 }
 
@@ -46,7 +46,7 @@ impl Reason {
         !matches!(self, Reason::WaitsForDriver | Reason::Served)
     }
 
-    /// Seconds that the state must last before it is reported: at every boot the driver comes late.
+    /// Seconds that the state must last before it is reported: at every boot the driver loads late.
     fn after(self) -> u64 {
         match self {
             Reason::WaitsForDriver => 60,
@@ -55,50 +55,51 @@ impl Reason {
     }
 }
 
-/// Seconds between two Events of one reason, at least.
-const LEAST: u64 = 60;
-/// Seconds until the same Event is repeated; twice as long each time, up to [`LONGEST`]. An API server forgets an Event after an hour.
-const AGAIN: u64 = 600;
-const LONGEST: u64 = 2400;
-/// How often the node's labels are read.
-const LABELS: u64 = 60;
-/// How often pods are looked for: a monitor that restarts has the usual view for this long.
-pub const PODS: u64 = 15;
-/// Seconds until the retry of a failed request; twice as long each time.
-const HOLD_OFF: u64 = 30;
-const LONGEST_HOLD_OFF: u64 = 900;
+/// The least number of seconds between two Events of one reason.
+const MIN_INTERVAL: u64 = 60;
+/// Seconds until the same Event is repeated. Doubles each time, up to [`MAX_REPEAT`]. An API server deletes an Event
+/// after an hour.
+const FIRST_REPEAT: u64 = 600;
+const MAX_REPEAT: u64 = 2400;
+/// Seconds between two reads of the node's labels.
+const LABEL_INTERVAL: u64 = 60;
+/// Seconds between two searches for pods. A restarted monitor has the default view for this long.
+pub const POD_INTERVAL: u64 = 15;
+/// Seconds until the retry of a failed request. Doubles each time, up to [`MAX_RETRY`].
+const FIRST_RETRY: u64 = 30;
+const MAX_RETRY: u64 = 900;
 
-/// The longest part of an error that is logged.
-const LONGEST_WHY: usize = 500;
+/// An error is logged up to this many characters.
+const LOGGED_ERROR_LIMIT: usize = 500;
 
-/// The state of one kind of request. A role may permit one kind and deny the other.
-struct Requests {
-    fails: &'static str,
-    works: &'static str,
+/// The failures of one kind of request. A role may permit one kind and deny another.
+struct RequestState {
+    failure_line: &'static str,
+    recovery_line: &'static str,
     failures: u32,
-    quiet_until: u64,
+    retry_at: u64,
     logged_error: String,
 }
 
-impl Requests {
-    fn new(fails: &'static str, works: &'static str) -> Requests {
-        Requests { fails, works, failures: 0, quiet_until: 0, logged_error: String::new() }
+impl RequestState {
+    fn new(failure_line: &'static str, recovery_line: &'static str) -> RequestState {
+        RequestState { failure_line, recovery_line, failures: 0, retry_at: 0, logged_error: String::new() }
     }
 
     fn succeeded(&mut self, log: Log<'_>) {
         if self.failures > 0 {
-            log(self.works);
+            log(self.recovery_line);
         }
-        (self.failures, self.quiet_until) = (0, 0);
+        (self.failures, self.retry_at) = (0, 0);
         self.logged_error.clear();
     }
 
     fn failed(&mut self, log: Log<'_>, now: u64, why: &str) {
-        self.quiet_until = now + (HOLD_OFF << self.failures.min(8)).min(LONGEST_HOLD_OFF);
+        self.retry_at = now + (FIRST_RETRY << self.failures.min(8)).min(MAX_RETRY);
         self.failures += 1;
-        let why: String = why.chars().filter(|c| !c.is_control()).take(LONGEST_WHY).collect();
+        let why: String = why.chars().filter(|c| !c.is_control()).take(LOGGED_ERROR_LIMIT).collect();
         if self.logged_error != why {
-            log(&format!("{}: {why}", self.fails));
+            log(&format!("{}: {why}", self.failure_line));
             self.logged_error = why;
         }
     }
@@ -121,15 +122,15 @@ pub struct Reporter<'a> {
     now: Option<(Reason, u64)>,
     /// Counts the changes of state.
     episode: u64,
-    /// An Event is out of date. True at first: a Warning of an earlier agent may still stand.
+    /// Whether an earlier Event is out of date. True at first, because an earlier agent may have sent a Warning.
     needs_correction: bool,
     engine: Result<Option<EngineSetting>, String>,
     labels_at: Option<u64>,
-    labels: Requests,
-    events: Requests,
+    labels: RequestState,
+    events: RequestState,
     found: Pods,
     found_at: Option<u64>,
-    pods: Requests,
+    pods: RequestState,
 }
 
 impl<'a> Reporter<'a> {
@@ -143,32 +144,32 @@ impl<'a> Reporter<'a> {
             needs_correction: true,
             engine: Ok(None),
             labels_at: None,
-            labels: Requests::new("the node's label is not read", "the node's label is read again"),
+            labels: RequestState::new("the node's label is not read", "the node's label is read again"),
             found: Pods::default(),
             found_at: None,
-            pods: Requests::new(
+            pods: RequestState::new(
                 "the pods of rules with a label are not looked for",
                 "the pods of rules with a label are looked for again",
             ),
-            events: Requests::new("no Events are made on the node", "Events are made on the node again"),
+            events: RequestState::new("no Events are made on the node", "Events are made on the node again"),
         }
     }
 
-    /// With the pods that an earlier agent found.
+    /// Starts with the pods that an earlier agent found.
     pub fn with_pods(mut self, found: Option<Pods>) -> Reporter<'a> {
         self.found = found.unwrap_or_default();
         self
     }
 
-    /// The engine that the node's label names, as last read.
+    /// The engine in the node's label. Reads the label again if that is due.
     pub fn engine(&mut self, now: u64) -> Option<EngineSetting> {
-        let is_due = self.labels_at.is_none_or(|at| now >= at + LABELS) && now >= self.labels.quiet_until;
+        let is_due = self.labels_at.is_none_or(|at| now >= at + LABEL_INTERVAL) && now >= self.labels.retry_at;
         if is_due {
             match self.cluster.labels() {
                 Ok(labels) => {
                     self.labels.succeeded(self.log);
                     self.labels_at = Some(now);
-                    let read = super::label::engine(&labels);
+                    let read = super::label::parse_engine(&labels);
                     if let (Err(wrong), true) = (&read, read != self.engine) {
                         (self.log)(wrong);
                     }
@@ -180,10 +181,10 @@ impl<'a> Reporter<'a> {
         self.engine.clone().ok().flatten()
     }
 
-    /// The pods with these labels in these namespaces, as last found; none if none were looked for yet. Pods that cannot be looked for now
-    /// are those of before: a uid never belongs to another pod.
+    /// The pods with these labels in these namespaces, searched again if that is due. None before the first search. If
+    /// a search fails, the earlier result stays: a uid never belongs to another pod.
     pub fn pods<'b>(&mut self, now: u64, wanted: impl Iterator<Item = (&'b str, &'b str)>) -> Option<&Pods> {
-        if self.found_at.is_none_or(|at| now >= at + PODS) && now >= self.pods.quiet_until {
+        if self.found_at.is_none_or(|at| now >= at + POD_INTERVAL) && now >= self.pods.retry_at {
             let (mut found, mut failed) = (false, None);
             for (namespace, label) in wanted {
                 match self.cluster.pods(namespace, label) {
@@ -198,9 +199,9 @@ impl<'a> Reporter<'a> {
                 Some(why) => self.pods.failed(self.log, now, why),
                 None => self.pods.succeeded(self.log),
             }
-            // A role may permit one namespace and deny another: the pods of the first are looked for as often as ever.
+            // A role may permit one namespace and deny another. The denied one does not delay the search in the other.
             if found || failed.is_none() {
-                (self.found_at, self.pods.quiet_until) = (Some(now), 0);
+                (self.found_at, self.pods.retry_at) = (Some(now), 0);
             }
         }
         (self.found != Pods::default()).then_some(&self.found)
@@ -212,10 +213,10 @@ impl<'a> Reporter<'a> {
             self.now = state.map(|(reason, _)| (reason, now));
             self.episode += 1;
         }
-        if let (Some((reason, words)), Some((_, since))) = (state, self.now) {
-            let is_trouble = reason != Reason::Served;
-            if now >= since + reason.after() && (is_trouble || self.needs_correction) && self.send(now, reason, words) {
-                self.needs_correction = is_trouble;
+        if let (Some((reason, text)), Some((_, since))) = (state, self.now) {
+            let is_problem = reason != Reason::Served;
+            if now >= since + reason.after() && (is_problem || self.needs_correction) && self.send(now, reason, text) {
+                self.needs_correction = is_problem;
             }
         }
         if let Err(wrong) = self.engine.clone() {
@@ -224,33 +225,32 @@ impl<'a> Reporter<'a> {
     }
 
     /// Sends an Event, if one is due. Returns whether it was sent.
-    fn send(&mut self, now: u64, reason: Reason, words: &str) -> bool {
+    fn send(&mut self, now: u64, reason: Reason, text: &str) -> bool {
         let previous = self.sent.get(&reason);
         let is_due = previous.is_none_or(|sent| {
-            let is_same =
-                sent.event.message == words && (sent.episode == self.episode || reason == Reason::EngineLabel);
-            now >= sent.at + if is_same { sent.pause } else { LEAST }
+            let is_same = sent.event.message == text && (sent.episode == self.episode || reason == Reason::EngineLabel);
+            now >= sent.at + if is_same { sent.pause } else { MIN_INTERVAL }
         });
-        if !is_due || now < self.events.quiet_until {
+        if !is_due || now < self.events.retry_at {
             return false;
         }
         let time = time::now();
-        // An earlier agent's Event is counted on. Without it, this one begins anew.
+        // The count continues from an earlier agent's Event, if there is one.
         let before = match previous {
             Some(sent) => Some((sent.event.count, sent.event.first)),
-            None => self.cluster.sent(reason.name()).ok().flatten(),
+            None => self.cluster.find_event(reason.name()).ok().flatten(),
         };
         let event = Event {
             reason: reason.name(),
             is_warning: reason.is_warning(),
-            message: words.to_string(),
+            message: text.to_string(),
             count: before.map_or(0, |(count, _)| count) + 1,
             first: before.map_or(time, |(_, first)| first),
             last: time,
         };
-        let is_again = previous.is_some_and(|sent| sent.event.message == words);
-        let pause = previous.filter(|_| is_again).map_or(AGAIN, |sent| (sent.pause * 2).min(LONGEST));
-        match self.cluster.event(&event) {
+        let is_again = previous.is_some_and(|sent| sent.event.message == text);
+        let pause = previous.filter(|_| is_again).map_or(FIRST_REPEAT, |sent| (sent.pause * 2).min(MAX_REPEAT));
+        match self.cluster.apply_event(&event) {
             Ok(()) => {
                 self.events.succeeded(self.log);
                 self.sent.insert(reason, SentEvent { event, at: now, pause, episode: self.episode });
@@ -298,8 +298,8 @@ mod tests {
         let cluster = FakeCluster::default();
         let mut reporter = Reporter::new(&cluster, &|_| ());
         for now in 0..600 {
-            let words = format!("attempt {now}");
-            reporter.report(now, Some((Reason::NotRight, &words)));
+            let text = format!("attempt {now}");
+            reporter.report(now, Some((Reason::NotRight, &text)));
         }
         assert_eq!(cluster.events.borrow().len(), 10);
         cluster.events.borrow_mut().clear();
@@ -346,7 +346,8 @@ mod tests {
         let log = RefCell::new(Vec::new());
         let log_line = |line: &str| log.borrow_mut().push(line.to_string());
         let mut reporter = Reporter::new(&cluster, &log_line);
-        let label = |word: &str| cluster.labels.borrow_mut().insert(super::super::label::ENGINE.into(), word.into());
+        let label =
+            |word: &str| cluster.labels.borrow_mut().insert(super::super::label::ENGINE_LABEL.into(), word.into());
         label("notify");
         assert_eq!(reporter.engine(0), Some(EngineSetting::Notify));
         label("notfy");

@@ -1,4 +1,4 @@
-//! Agents on made-up hosts, with the real raising and taking down of the engine.
+//! Agents on fake hosts, with the real code that starts and stops the engine.
 
 use super::*;
 use crate::cluster::fake::FakeCluster;
@@ -14,7 +14,7 @@ const BUILDS_BOTH: &str =
     r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
 
 /// The measured value, the number of measurements, and the log.
-struct Stage {
+struct Fixture {
     setup: Setup,
     right: Cell<Option<bool>>,
     measured: Cell<usize>,
@@ -22,19 +22,19 @@ struct Stage {
     cluster: FakeCluster,
 }
 
-impl Stage {
-    fn new() -> Stage {
+impl Fixture {
+    fn new() -> Fixture {
         let setup = Setup::new();
         setup.fake.write("/proc/uptime", "1000.0 1.0\n");
         let (measured, log, cluster) = Default::default();
-        Stage { setup, right: Cell::new(Some(true)), measured, log, cluster }
+        Fixture { setup, right: Cell::new(Some(true)), measured, log, cluster }
     }
 
     fn fake(&self) -> &FakeHost {
         &self.setup.fake
     }
 
-    fn later(&self, seconds: u64) {
+    fn advance_clock(&self, seconds: u64) {
         let now = uptime(&self.fake().host()) + seconds;
         self.fake().write("/proc/uptime", &format!("{now}.5 1.0\n"));
     }
@@ -88,166 +88,169 @@ impl Stage {
 
 #[test]
 fn agent_waits_for_driver_and_cleans_up() {
-    let stage = Stage::new();
-    stage.fake().remove("/sys/module/nvidia");
-    stage.run(&["a"], |_, mut agents| {
+    let fixture = Fixture::new();
+    fixture.fake().remove("/sys/module/nvidia");
+    fixture.run(&["a"], |_, mut agents| {
         let mut agent = agents.remove(0);
         for _ in 0..13 {
             agent.round().expect("a round");
-            stage.later(5);
+            fixture.advance_clock(5);
         }
-        assert_eq!((stage.note("a").doing, stage.up(), stage.measured.get()), (Doing::WaitsForDriver, false, 0));
-        assert_eq!(stage.logged("waiting for the NVIDIA driver"), 2, "at once, and after a minute");
-        stage.fake().write("/sys/module/nvidia/version", "550.163.01\n");
+        assert_eq!(
+            (fixture.note("a").doing, fixture.up(), fixture.measured.get()),
+            (Activity::WaitsForDriver, false, 0)
+        );
+        assert_eq!(fixture.logged("waiting for the NVIDIA driver"), 2, "at once, and after a minute");
+        fixture.fake().write("/sys/module/nvidia/version", "550.163.01\n");
         agent.round().expect("a round");
-        let note = stage.note("a");
-        assert_eq!((note.doing, stage.up(), note.seen.map(|seen| seen.right)), (Doing::Watches, true, Some(true)));
-        assert_eq!(agent.leave().expect("left"), Parting::Down);
-        assert!(!stage.up() && Note::read(&stage.fake().host(), "a").expect("readable").is_none());
+        let note = fixture.note("a");
+        assert_eq!((note.doing, fixture.up(), note.seen.map(|seen| seen.right)), (Activity::Watches, true, Some(true)));
+        assert_eq!(agent.leave().expect("left"), FinalState::Down);
+        assert!(!fixture.up() && Note::read(&fixture.fake().host(), "a").expect("readable").is_none());
     });
 }
 
 #[test]
 fn agents_without_driver_read_label_and_take_turns() {
-    let stage = Stage::new();
-    stage.fake().remove("/sys/module/nvidia");
-    stage.cluster.labels.borrow_mut().insert(label::ENGINE.into(), "modul".into());
-    stage.run(&["a", "b"], |_, mut agents| {
+    let fixture = Fixture::new();
+    fixture.fake().remove("/sys/module/nvidia");
+    fixture.cluster.labels.borrow_mut().insert(label::ENGINE_LABEL.into(), "modul".into());
+    fixture.run(&["a", "b"], |_, mut agents| {
         for agent in &mut agents {
             agent.round().expect("a round");
         }
-        assert_eq!((stage.note("a").doing, stage.note("b").doing), (Doing::StandsBy, Doing::WaitsForDriver));
-        assert_eq!((stage.measured.get(), stage.cluster.reasons()), (0, vec!["MpuEngineLabelInvalid"]));
+        assert_eq!((fixture.note("a").doing, fixture.note("b").doing), (Activity::StandsBy, Activity::WaitsForDriver));
+        assert_eq!((fixture.measured.get(), fixture.cluster.reasons()), (0, vec!["MpuEngineLabelInvalid"]));
     });
 }
 
 #[test]
 fn lost_engine_is_raised_and_measured_again() {
-    let stage = Stage::new();
-    stage.run(&["a"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["a"], |kernel, mut agents| {
         let agent = &mut agents[0];
         agent.round().expect("a round");
-        stage.fake().remove("/sys/module/mpu");
-        stage.later(5);
+        fixture.fake().remove("/sys/module/mpu");
+        fixture.advance_clock(5);
         agent.round().expect("a round");
-        assert_eq!((stage.up(), kernel.calls.get().0, stage.measured.get()), (true, 2, 2));
+        assert_eq!((fixture.up(), kernel.calls.get().0, fixture.measured.get()), (true, 2, 2));
     });
 }
 
 #[test]
 fn replaced_driver_is_measured_again() {
-    let stage = Stage::new();
-    stage.run(&["a"], |_, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["a"], |_, mut agents| {
         let agent = &mut agents[0];
         agent.round().expect("a round");
-        stage.fake().remove("/sys/module/nvidia");
+        fixture.fake().remove("/sys/module/nvidia");
         agent.round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.note("a").seen), (Doing::WaitsForDriver, None));
-        stage.fake().write("/sys/module/nvidia/version", "580.159.04\n");
+        assert_eq!((fixture.note("a").doing, fixture.note("a").seen), (Activity::WaitsForDriver, None));
+        fixture.fake().write("/sys/module/nvidia/version", "580.159.04\n");
         agent.round().expect("a round");
-        assert_eq!(stage.measured.get(), 2);
-        assert!(stage.note("a").words.contains("driver 580.159.04"));
+        assert_eq!(fixture.measured.get(), 2);
+        assert!(fixture.note("a").words.contains("driver 580.159.04"));
     });
 }
 
 #[test]
 fn failed_measurement_is_repeated_sooner() {
-    let stage = Stage::new();
-    stage.run(&["a"], |_, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["a"], |_, mut agents| {
         let agent = &mut agents[0];
         let mut round_after = |seconds| {
-            stage.later(seconds);
+            fixture.advance_clock(seconds);
             agent.round().expect("a round");
-            stage.measured.get()
+            fixture.measured.get()
         };
         assert_eq!((round_after(0), round_after(30), round_after(29), round_after(1)), (1, 1, 1, 2));
-        stage.right.set(Some(false));
+        fixture.right.set(Some(false));
         assert_eq!((round_after(60), round_after(9)), (3, 3));
-        stage.right.set(None);
+        fixture.right.set(None);
         assert_eq!(round_after(1), 4);
-        let seen = stage.note("a").seen.expect("measured");
+        let seen = fixture.note("a").seen.expect("measured");
         assert!(!seen.right && seen.because.contains("CAP_SYS_ADMIN") && seen.because.contains("fix:"), "{seen:?}");
     });
 }
 
 #[test]
-fn kubelet_hears_of_loop_before_driver_has_answered() {
-    let stage = Stage::new();
-    let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
-    let (host, kernel) = (stage.fake().host(), stage.setup.kernel());
+fn note_is_written_before_measurement() {
+    let fixture = Fixture::new();
+    let supervisor = FakeSupervisor::on(fixture.fake(), mpu_notify::fake::state(&[]));
+    let (host, kernel) = (fixture.fake().host(), fixture.setup.kernel());
     let measure = |host: &Host| Ok((Note::read(host, "a").is_ok_and(|note| note.is_some()), "looked".to_string()));
-    let mut agent = Agent::new(&host, &kernel, &measure, &|_| (), None, stage.options("a")).expect("an agent");
+    let mut agent = Agent::new(&host, &kernel, &measure, &|_| (), None, fixture.options("a")).expect("an agent");
     agent.round().expect("a round");
-    let note = stage.note("a");
-    assert_eq!((note.doing, note.seen.map(|seen| seen.right)), (Doing::LeavesToNode, Some(true)));
+    let note = fixture.note("a");
+    assert_eq!((note.doing, note.seen.map(|seen| seen.right)), (Activity::LeavesToNode, Some(true)));
     drop(supervisor);
 }
 
 #[test]
 fn failed_raise_is_logged_and_backs_off() {
-    let stage = Stage::new();
-    stage.fake().remove("/usr/bin/make");
-    stage.run(&["a"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.fake().remove("/usr/bin/make");
+    fixture.run(&["a"], |kernel, mut agents| {
         let agent = &mut agents[0];
         for _ in 0..60 {
             agent.round().expect("a round");
-            assert_eq!(stage.note("a").doing, Doing::Failed);
-            stage.later(1);
+            assert_eq!(fixture.note("a").doing, Activity::Failed);
+            fixture.advance_clock(1);
         }
-        assert_eq!(stage.logged("no make on this host"), 1, "{:?}", stage.log.borrow());
-        assert!(stage.logged("fix:") == 1 && agent.failures == 4, "after 0, 5, 15 and 35 s");
-        assert_eq!((stage.measured.get(), kernel.calls.get()), (0, (0, 0)));
-        stage.fake().tool("make", BUILDS_BOTH);
-        stage.later(300);
+        assert_eq!(fixture.logged("no make on this host"), 1, "{:?}", fixture.log.borrow());
+        assert!(fixture.logged("fix:") == 1 && agent.failures == 4, "after 0, 5, 15 and 35 s");
+        assert_eq!((fixture.measured.get(), kernel.calls.get()), (0, (0, 0)));
+        fixture.fake().tool("make", BUILDS_BOTH);
+        fixture.advance_clock(300);
         agent.round().expect("a round");
-        assert_eq!((stage.note("a").doing, agent.failures), (Doing::Watches, 0));
+        assert_eq!((fixture.note("a").doing, agent.failures), (Activity::Watches, 0));
     });
 }
 
 #[test]
 fn failure_is_reported_again_after_standby() {
-    let stage = Stage::new();
-    stage.fake().remove("/usr/bin/make");
-    stage.run(&["old"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.fake().remove("/usr/bin/make");
+    fixture.run(&["old"], |kernel, mut agents| {
         let agent = &mut agents[0];
         for _ in 0..3 {
             agent.round().expect("a round");
-            stage.later(20);
+            fixture.advance_clock(20);
         }
         agent.round().expect("a round");
-        let failed = stage.note("old").words;
+        let failed = fixture.note("old").words;
         assert!(failed.contains("no make on this host"), "{failed}");
         let host = kernel.host.host();
-        let new = Turn::take(&host, "new").expect("a place");
+        let new = Registration::register(&host, "new").expect("a place");
         agent.round().expect("a round");
-        assert_eq!(stage.note("old").doing, Doing::StandsBy);
-        assert_eq!(new.leave(|| ()).expect("left"), Leave::To("old".to_string()));
-        stage.cluster.take_events();
-        stage.later(1);
+        assert_eq!(fixture.note("old").doing, Activity::StandsBy);
+        assert_eq!(new.leave(|| ()).expect("left"), LeaveResult::To("old".to_string()));
+        fixture.cluster.take_events();
+        fixture.advance_clock(1);
         agent.round().expect("a round");
-        let note = stage.note("old");
-        assert_eq!((note.doing, note.words), (Doing::Failed, failed.clone()));
-        stage.later(61);
+        let note = fixture.note("old");
+        assert_eq!((note.doing, note.words), (Activity::Failed, failed.clone()));
+        fixture.advance_clock(61);
         agent.round().expect("a round");
-        assert!(stage.cluster.take_events().iter().all(|(_, words)| *words == failed));
+        assert!(fixture.cluster.take_events().iter().all(|(_, words)| *words == failed));
     });
 }
 
 #[test]
 fn another_version_is_replaced_without_gap() {
-    let stage = Stage::new();
-    stage.fake().tool("make", BUILDS_BOTH);
-    stage.fake().write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
-    stage.run(&["new"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.fake().tool("make", BUILDS_BOTH);
+    fixture.fake().write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
+    fixture.run(&["new"], |kernel, mut agents| {
         agents[0].round().expect("a round");
-        let loaded = state::read(&stage.fake().host()).expect("readable").expect("up");
+        let loaded = state::read(&fixture.fake().host()).expect("readable").expect("up");
         assert_eq!(
             (loaded.version.as_str(), kernel.calls.get()),
             (env!("CARGO_PKG_VERSION"), (2, 2)),
             "{:?}",
-            stage.log.borrow()
+            fixture.log.borrow()
         );
-        assert_eq!(stage.logged("in the place of version 0.0.9"), 1);
+        assert_eq!(fixture.logged("in the place of version 0.0.9"), 1);
     });
 }
 
@@ -257,73 +260,75 @@ const NEWER: &str = "version=99.0.0\nabi=2\nstate=armed\n";
 fn newer_module_from_node_is_left_alone() {
     // Nothing is known of it, as of one that kernel-module-management loads; or the node's own `mpu up` did.
     for record in ["", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\"}"] {
-        let stage = Stage::new();
-        stage.fake().write("/run/mpu/up.json", record);
-        stage.fake().write("/sys/module/mpu/parameters/state", NEWER);
-        stage.run(&["old"], |kernel, mut agents| {
+        let fixture = Fixture::new();
+        fixture.fake().write("/run/mpu/up.json", record);
+        fixture.fake().write("/sys/module/mpu/parameters/state", NEWER);
+        fixture.run(&["old"], |kernel, mut agents| {
             let mut agent = agents.remove(0);
             agent.round().expect("a round");
-            let note = stage.note("old");
-            assert_eq!((note.doing, kernel.calls.get()), (Doing::LeavesToNode, (0, 0)), "{}", note.words);
+            let note = fixture.note("old");
+            assert_eq!((note.doing, kernel.calls.get()), (Activity::LeavesToNode, (0, 0)), "{}", note.words);
             assert!(note.words.contains("MPU 99.0.0") && note.seen.is_some(), "it is measured all the same: {note:?}");
             agent.leave().expect("left");
-            assert!(stage.up() && kernel.calls.get() == (0, 0), "and it stays when the agent goes");
+            assert!(fixture.up() && kernel.calls.get() == (0, 0), "and it stays when the agent goes");
         });
     }
 }
 
 #[test]
 fn newer_module_from_agent_is_replaced_after_rollback() {
-    let stage = Stage::new();
-    stage.fake().tool("make", BUILDS_BOTH);
-    stage.fake().write("/run/mpu/up.json", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\",\"by_agent\":true}");
-    stage.fake().write("/sys/module/mpu/parameters/state", NEWER);
-    stage.run(&["old"], |_, mut agents| {
+    let fixture = Fixture::new();
+    fixture.fake().tool("make", BUILDS_BOTH);
+    fixture
+        .fake()
+        .write("/run/mpu/up.json", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\",\"by_agent\":true}");
+    fixture.fake().write("/sys/module/mpu/parameters/state", NEWER);
+    fixture.run(&["old"], |_, mut agents| {
         agents[0].round().expect("a round");
-        let loaded = state::read(&stage.fake().host()).expect("readable").expect("up");
-        assert_eq!(loaded.version, env!("CARGO_PKG_VERSION"), "{:?}", stage.log.borrow());
+        let loaded = state::read(&fixture.fake().host()).expect("readable").expect("up");
+        assert_eq!(loaded.version, env!("CARGO_PKG_VERSION"), "{:?}", fixture.log.borrow());
     });
 }
 
 #[test]
 fn rolling_upgrade_hands_engine_to_new_agent() {
-    let stage = Stage::new();
-    stage.run(&["old", "new"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["old", "new"], |kernel, mut agents| {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
         new.round().expect("a round");
         old.round().expect("a round");
-        assert_eq!((stage.note("old").doing, stage.note("new").doing), (Doing::StandsBy, Doing::Watches));
-        assert!(stage.note("old").seen.is_some(), "who stands by knows whether containers are seen right");
-        assert_eq!(old.leave().expect("left"), Parting::With("new".to_string()));
-        assert_eq!((stage.up(), kernel.calls.get()), (true, (1, 0)));
-        assert_eq!(new.leave().expect("left"), Parting::Down);
-        assert!(!stage.up());
+        assert_eq!((fixture.note("old").doing, fixture.note("new").doing), (Activity::StandsBy, Activity::Watches));
+        assert!(fixture.note("old").seen.is_some(), "who stands by knows whether containers are seen right");
+        assert_eq!(old.leave().expect("left"), FinalState::ManagedBy("new".to_string()));
+        assert_eq!((fixture.up(), kernel.calls.get()), (true, (1, 0)));
+        assert_eq!(new.leave().expect("left"), FinalState::Down);
+        assert!(!fixture.up());
     });
 }
 
 #[test]
 fn rollback_returns_engine_to_old_agent() {
-    let stage = Stage::new();
-    stage.run(&["old", "new"], |_, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["old", "new"], |_, mut agents| {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
         new.round().expect("a round");
-        assert_eq!(new.leave().expect("left"), Parting::With("old".to_string()));
-        assert!(stage.up());
-        stage.fake().remove("/sys/module/mpu");
+        assert_eq!(new.leave().expect("left"), FinalState::ManagedBy("old".to_string()));
+        assert!(fixture.up());
+        fixture.fake().remove("/sys/module/mpu");
         old.round().expect("a round");
-        assert!(stage.up() && stage.note("old").doing == Doing::Watches);
+        assert!(fixture.up() && fixture.note("old").doing == Activity::Watches);
     });
 }
 
 #[test]
 fn killed_agent_leaves_engine_to_next() {
-    let stage = Stage::new();
-    stage.run(&["a"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
         drop(agents); // no leave: its lock goes as the kernel lets it go
         let again = || {
             let host = kernel.host.host();
-            let agent = Agent::new(&host, kernel, &|_| Ok((true, String::new())), &|_| (), None, stage.options("a"));
+            let agent = Agent::new(&host, kernel, &|_| Ok((true, String::new())), &|_| (), None, fixture.options("a"));
             agent.map(|mut agent| agent.round().expect("a round")).map_err(|error| error.to_string())
         };
         // A program that another test starts at this moment has the lock, too, until it is executed.
@@ -341,96 +346,96 @@ fn killed_agent_leaves_engine_to_next() {
 
 #[test]
 fn changed_rules_reach_running_engine() {
-    let stage = Stage::new();
-    stage.run(&["a"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
-        stage.fake().write("/etc/mpu/config.toml", "[[rule]]\nsees = \"host\"\ncgroup = \"/monitor\"\n");
+        fixture.fake().write("/etc/mpu/config.toml", "[[rule]]\nsees = \"host\"\ncgroup = \"/monitor\"\n");
         agents[0].round().expect("a round");
-        let rules = state::read_policy(&stage.fake().host()).expect("readable").expect("up");
+        let rules = state::read_policy(&fixture.fake().host()).expect("readable").expect("up");
         assert!(rules.iter().any(|rule| rule.contains("/monitor")), "{rules:?}");
-        assert_eq!((kernel.calls.get(), stage.logged("new rules"), stage.measured.get()), ((1, 0), 1, 2));
+        assert_eq!((kernel.calls.get(), fixture.logged("new rules"), fixture.measured.get()), ((1, 0), 1, 2));
     });
 }
 
 #[test]
 fn restarted_pod_with_label_is_exempt_again() {
     const UIDS: [&str; 2] = ["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11", "7b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11"];
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let rule = "[[rule]]\nsees = \"host\"\nnamespace = \"monitoring\"\nlabel = \"app=dcgm\"\n";
-    stage.fake().write("/etc/mpu/config.toml", rule);
+    fixture.fake().write("/etc/mpu/config.toml", rule);
     let exempt = |uid: &str| {
-        let rules = state::read_policy(&stage.fake().host()).expect("readable").expect("up");
+        let rules = state::read_policy(&fixture.fake().host()).expect("readable").expect("up");
         rules.iter().any(|rule| rule.contains(&format!("pod{uid}")))
     };
     let pods = |uid: &str| {
         let key = ("monitoring".to_string(), "app=dcgm".to_string());
-        stage.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
+        fixture.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
     };
-    stage.run(&["a"], |_, mut agents| {
+    fixture.run(&["a"], |_, mut agents| {
         let mut agent = agents.remove(0);
         agent.round().expect("a round");
-        assert!(stage.up() && !exempt("") && stage.logged("pods is forbidden in monitoring") == 1);
-        assert_eq!(stage.logged("match no pod"), 1, "{:?}", stage.log);
+        assert!(fixture.up() && !exempt("") && fixture.logged("pods is forbidden in monitoring") == 1);
+        assert_eq!(fixture.logged("match no pod"), 1, "{:?}", fixture.log);
         pods(UIDS[0]);
-        stage.later(31);
+        fixture.advance_clock(31);
         agent.round().expect("a round");
-        assert!(exempt(UIDS[0]) && stage.logged("match no pod") == 1, "{:?}", stage.log);
-        assert_eq!(stage.note("a").words.matches("match no pod").count(), 0);
+        assert!(exempt(UIDS[0]) && fixture.logged("match no pod") == 1, "{:?}", fixture.log);
+        assert_eq!(fixture.note("a").words.matches("match no pod").count(), 0);
         // The pod is replaced while the API server is away.
         pods(UIDS[1]);
-        stage.cluster.is_down.set(true);
-        stage.later(reporter::PODS);
+        fixture.cluster.is_down.set(true);
+        fixture.advance_clock(reporter::POD_INTERVAL);
         agent.round().expect("a round");
         assert!(exempt(UIDS[0]) && !exempt(UIDS[1]));
-        stage.cluster.is_down.set(false);
-        stage.later(31);
+        fixture.cluster.is_down.set(false);
+        fixture.advance_clock(31);
         agent.round().expect("a round");
         assert!(exempt(UIDS[1]) && !exempt(UIDS[0]));
-        assert_eq!(agent.leave().expect("left"), Parting::Down);
-        assert!(Pods::are_missing(&stage.fake().host()));
+        assert_eq!(agent.leave().expect("left"), FinalState::Down);
+        assert!(Pods::are_missing(&fixture.fake().host()));
     });
 }
 
 #[test]
-fn forbidden_namespace_keeps_no_other_rule_from_its_pods() {
+fn forbidden_namespace_does_not_block_other_pods() {
     const UIDS: [&str; 2] = ["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11", "7b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11"];
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let rule = |namespace| format!("[[rule]]\nsees = \"host\"\nnamespace = \"{namespace}\"\nlabel = \"app=dcgm\"\n");
-    stage.fake().write("/etc/mpu/config.toml", &[rule("monitoring"), rule("secret")].concat());
-    let host = stage.fake().host();
+    fixture.fake().write("/etc/mpu/config.toml", &[rule("monitoring"), rule("secret")].concat());
+    let host = fixture.fake().host();
     let is_found = |uid: &str| Pods::of(&host).is_some_and(|pods| pods.get("monitoring", "app=dcgm").eq([uid]));
     let pods = |uid: &str| {
         let key = ("monitoring".to_string(), "app=dcgm".to_string());
-        stage.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
+        fixture.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
     };
     pods(UIDS[0]);
     let mut earlier = Pods::default();
     earlier.set("secret", "app=dcgm", vec![UIDS[1].to_string()]);
     std::fs::create_dir_all(host.at("/run/mpu")).expect("a folder");
     earlier.write(&host).expect("written");
-    stage.run(&["a"], |_, mut agents| {
+    fixture.run(&["a"], |_, mut agents| {
         agents[0].round().expect("a round");
-        assert!(is_found(UIDS[0]) && stage.logged("pods is forbidden in secret") == 1, "{:?}", stage.log);
+        assert!(is_found(UIDS[0]) && fixture.logged("pods is forbidden in secret") == 1, "{:?}", fixture.log);
         let earlier = Pods::of(&host).expect("found");
         assert!(earlier.get("secret", "app=dcgm").eq([UIDS[1]]), "an earlier agent's pods stay");
         pods(UIDS[1]);
-        stage.later(reporter::PODS);
+        fixture.advance_clock(reporter::POD_INTERVAL);
         agents[0].round().expect("a round");
-        assert!(is_found(UIDS[1]) && stage.logged("pods is forbidden in secret") == 1, "{:?}", stage.log);
+        assert!(is_found(UIDS[1]) && fixture.logged("pods is forbidden in secret") == 1, "{:?}", fixture.log);
     });
 }
 
 #[test]
 fn label_reaches_nodes_notify_engine() {
-    let stage = Stage::new();
-    let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
+    let fixture = Fixture::new();
+    let supervisor = FakeSupervisor::on(fixture.fake(), mpu_notify::fake::state(&[]));
     let key = ("monitoring".to_string(), "app=dcgm".to_string());
-    stage.cluster.pods.borrow_mut().insert(key, vec!["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11".to_string()]);
-    stage.run(&["a"], |_, mut agents| {
+    fixture.cluster.pods.borrow_mut().insert(key, vec!["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11".to_string()]);
+    fixture.run(&["a"], |_, mut agents| {
         agents[0].round().expect("a round");
         assert!(supervisor.commands.lock().expect("ours").is_empty(), "without such a rule it is left alone");
         let rule = "[[rule]]\nsees = \"host\"\nnamespace = \"monitoring\"\nlabel = \"app=dcgm\"\n";
-        stage.fake().write("/etc/mpu/config.toml", rule);
+        fixture.fake().write("/etc/mpu/config.toml", rule);
         agents[0].round().expect("a round");
         let commands = supervisor.commands.lock().expect("ours").clone();
         assert!(commands[0].starts_with("policy\nhost /kubepods/pod6b0f8a52"), "{commands:?}");
@@ -439,8 +444,8 @@ fn label_reaches_nodes_notify_engine() {
 
 #[test]
 fn agent_with_keep_leaves_engine_up() {
-    let stage = Stage::new();
-    stage.run(&["a"], |_, mut agents| {
+    let fixture = Fixture::new();
+    fixture.run(&["a"], |_, mut agents| {
         let mut agent = agents.remove(0);
         agent.options.keep = true;
         let mut rounds = 0;
@@ -449,96 +454,103 @@ fn agent_with_keep_leaves_engine_up() {
             assert_eq!(pause, Duration::from_secs(5));
             rounds == 2
         });
-        assert_eq!((parting.expect("left"), stage.up(), rounds), (Parting::Kept, true, 2));
+        assert_eq!((parting.expect("left"), fixture.up(), rounds), (FinalState::Kept, true, 2));
     });
 }
 
 #[test]
 fn agent_refuses_notify_engine() {
-    let stage = Stage::new();
-    stage.fake().write("/etc/mpu/config.toml", "engine = \"notify\"\n");
-    stage.run(&["a"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    fixture.fake().write("/etc/mpu/config.toml", "engine = \"notify\"\n");
+    fixture.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, kernel.calls.get()), (Doing::Failed, (0, 0)));
-        assert_eq!(stage.logged("a supervisor in a pod would end with the pod"), 1);
-        assert_eq!(stage.logged("fix: install MPU's package on the node"), 1);
+        assert_eq!((fixture.note("a").doing, kernel.calls.get()), (Activity::Failed, (0, 0)));
+        assert_eq!(fixture.logged("a supervisor in a pod would end with the pod"), 1);
+        assert_eq!(fixture.logged("fix: install MPU's package on the node"), 1);
     });
 }
 
 #[test]
 fn agent_leaves_nodes_notify_engine_alone() {
-    let stage = Stage::new();
-    let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
-    stage.run(&["a"], |kernel, mut agents| {
+    let fixture = Fixture::new();
+    let supervisor = FakeSupervisor::on(fixture.fake(), mpu_notify::fake::state(&[]));
+    fixture.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, kernel.calls.get(), stage.up()), (Doing::LeavesToNode, (0, 0), false));
-        assert!(stage.note("a").seen.is_some(), "it is measured all the same");
+        assert_eq!(
+            (fixture.note("a").doing, kernel.calls.get(), fixture.up()),
+            (Activity::LeavesToNode, (0, 0), false)
+        );
+        assert!(fixture.note("a").seen.is_some(), "it is measured all the same");
         // Its node's operator wants the module.
         agents[0].options.engine = EngineSetting::Module;
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+        assert_eq!((fixture.note("a").doing, fixture.up()), (Activity::Watches, true));
         // And a module that is up is not left for an engine beside it.
         agents[0].options.engine = EngineSetting::Auto;
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+        assert_eq!((fixture.note("a").doing, fixture.up()), (Activity::Watches, true));
     });
     drop(supervisor);
 }
 
 #[test]
 fn retired_notify_engine_does_not_block_module() {
-    let stage = Stage::new();
+    let fixture = Fixture::new();
     let _retired = FakeSupervisor::on(
-        stage.fake(),
+        fixture.fake(),
         mpu_notify::client::State { state: mpu_host::phase::Phase::Retired, ..mpu_notify::fake::state(&["old"]) },
     );
-    stage.run(&["a"], |_, mut agents| {
+    fixture.run(&["a"], |_, mut agents| {
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+        assert_eq!((fixture.note("a").doing, fixture.up()), (Activity::Watches, true));
     });
 }
 
 #[test]
-fn nodes_label_wins_over_charts_engine() {
-    let stage = Stage::new();
-    stage.run(&["a"], |kernel, mut agents| {
-        let (mut agent, cluster) = (agents.remove(0), &stage.cluster);
-        let label = |word: &str| cluster.labels.borrow_mut().insert(label::ENGINE.to_string(), word.to_string());
+fn node_label_overrides_chart_engine() {
+    let fixture = Fixture::new();
+    fixture.run(&["a"], |kernel, mut agents| {
+        let (mut agent, cluster) = (agents.remove(0), &fixture.cluster);
+        let label = |word: &str| cluster.labels.borrow_mut().insert(label::ENGINE_LABEL.to_string(), word.to_string());
         label("notify");
         agent.round().expect("a round");
         assert_eq!(
-            (stage.note("a").doing, kernel.calls.get()),
-            (Doing::Failed, (0, 0)),
+            (fixture.note("a").doing, kernel.calls.get()),
+            (Activity::Failed, (0, 0)),
             "no module, and no engine here"
         );
-        assert!(stage.note("a").words.contains("and it is not up"), "{}", stage.note("a").words);
+        assert!(fixture.note("a").words.contains("and it is not up"), "{}", fixture.note("a").words);
         label("mdule");
-        stage.later(61);
+        fixture.advance_clock(61);
         agent.round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true), "the chart's engine, auto, holds");
+        assert_eq!(
+            (fixture.note("a").doing, fixture.up()),
+            (Activity::Watches, true),
+            "the chart's engine, auto, holds"
+        );
         assert_eq!(cluster.reasons(), ["MpuEngineFailed", "MpuServed", "MpuEngineLabelInvalid"]);
     });
 }
 
 #[test]
 fn only_managing_agent_reports_cluster_events() {
-    let stage = Stage::new();
-    stage.fake().remove("/usr/bin/make");
-    stage.run(&["old", "new"], |_, mut agents| {
-        let cluster = &stage.cluster;
+    let fixture = Fixture::new();
+    fixture.fake().remove("/usr/bin/make");
+    fixture.run(&["old", "new"], |_, mut agents| {
+        let cluster = &fixture.cluster;
         for number in [1, 0] {
             agents[number].round().expect("a round");
         }
         let events = cluster.take_events();
         assert_eq!(events.len(), 1, "{events:?}");
         assert!(events[0].0 == "MpuEngineFailed" && events[0].1.contains("no make on this host"), "{events:?}");
-        stage.fake().tool("make", BUILDS_BOTH);
-        stage.right.set(Some(false));
-        stage.later(300);
+        fixture.fake().tool("make", BUILDS_BOTH);
+        fixture.right.set(Some(false));
+        fixture.advance_clock(300);
         agents[1].round().expect("a round");
         assert_eq!(cluster.take_events(), [("MpuNotRight", "right: false".to_string())]);
-        stage.right.set(Some(true));
-        stage.later(300);
+        fixture.right.set(Some(true));
+        fixture.advance_clock(300);
         agents[1].round().expect("a round");
         assert_eq!(cluster.take_events(), [("MpuServed", "right: true".to_string())]);
     });

@@ -1,6 +1,7 @@
-//! Sends requests to the API server: TLS by the cluster's own authority, the pod's token, one request per connection.
+//! Sends requests to the API server, with the cluster's CA, the pod's token, and one connection per request.
 //!
-//! Answers are bounded in time and size. The token is read for each request: the kubelet replaces it before it expires.
+//! Responses are bounded in time and size. The token is read for each request, because the kubelet replaces it before
+//! it expires.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,14 +27,14 @@ use tokio_rustls::TlsConnector;
 
 use super::{Cluster, Event};
 
-/// How long one request may take, with the connection. The agent's round waits for it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one request may take, including the connection. The agent's round waits for it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer that is read. A node's labels take a few kilobytes.
-const LARGEST: usize = 1 << 20;
-/// Requests a node's metadata only, without its list of images.
-const LABELS_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-/// The same of a list: a whole Pod has its environment.
-const LISTED: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const RESPONSE_LIMIT: usize = 1 << 20;
+/// Requests the metadata only: a whole Node has its list of images.
+const ACCEPT_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// The same for a list: a whole Pod has its environment.
+const ACCEPT_METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// The annotation of a mirror pod: the uid of the static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Creates or updates an object.
@@ -50,17 +51,17 @@ pub enum ClusterError {
     /// This cannot be a node's name.
     #[error("{0:?} is not a node's name")]
     BadNode(String),
-    /// A credential is not there, or is none.
+    /// A credential is missing or invalid.
     #[error("cannot use {}", .0.display())]
     Credential(PathBuf, #[source] io::Error),
     /// No connection, or none that can be trusted.
     #[error("cannot reach the API server at {0}")]
     Connection(String, #[source] io::Error),
-    /// The answer is not HTTP, or is too large.
+    /// The response is not HTTP, is too large, or is not the expected JSON.
     #[error("the API server's answer cannot be read: {0}")]
     Answer(String),
-    #[error("the API server did not answer in {} seconds", PATIENCE.as_secs())]
-    Late,
+    #[error("the API server did not answer in {} seconds", REQUEST_TIMEOUT.as_secs())]
+    TimedOut,
     #[error("the API server refused {action}: {status}{}", if .message.is_empty() { String::new() } else { format!(": {message}") })]
     Refused { action: &'static str, status: u16, message: String },
 }
@@ -102,22 +103,22 @@ impl ApiServer {
         }
     }
 
-    fn trust(&self) -> Result<ClientConfig, ClusterError> {
+    fn tls_config(&self) -> Result<ClientConfig, ClusterError> {
         let path = self.credentials.join("ca.crt");
-        let no = |error: &dyn ToString| {
+        let invalid = |error: &dyn ToString| {
             ClusterError::Credential(path.clone(), io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
         };
         let bytes = fs::read(&path).map_err(|error| ClusterError::Credential(path.clone(), error))?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&bytes) {
-            roots.add(certificate.map_err(|error| no(&error))?).map_err(|error| no(&error))?;
+            roots.add(certificate.map_err(|error| invalid(&error))?).map_err(|error| invalid(&error))?;
         }
         if roots.is_empty() {
-            return Err(no(&"there is no certificate in it"));
+            return Err(invalid(&"there is no certificate in it"));
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        Ok(versions.map_err(|error| no(&error))?.with_root_certificates(roots).with_no_client_auth())
+        Ok(versions.map_err(|error| invalid(&error))?.with_root_certificates(roots).with_no_client_auth())
     }
 
     fn token(&self) -> Result<String, ClusterError> {
@@ -128,9 +129,9 @@ impl ApiServer {
 
     /// Sends one request. Returns the answer's body.
     fn send(&self, action: &'static str, request: ApiRequest<'_>) -> Result<Bytes, ClusterError> {
-        let answered = with_timeout(PATIENCE, self.exchange(request));
+        let answered = with_timeout(REQUEST_TIMEOUT, self.exchange(request));
         let answered = answered.map_err(|error| ClusterError::Connection(self.address(), error))?;
-        let (status, body) = answered.ok_or(ClusterError::Late)??;
+        let (status, body) = answered.ok_or(ClusterError::TimedOut)??;
         match status {
             200..=299 => Ok(body),
             _ => Err(ClusterError::Refused { action, status, message: status_message(&body) }),
@@ -140,10 +141,10 @@ impl ApiServer {
     async fn exchange(&self, request: ApiRequest<'_>) -> Result<(u16, Bytes), ClusterError> {
         let lost = |error: io::Error| ClusterError::Connection(self.address(), error);
         let unreadable = |error: &(dyn std::error::Error + 'static)| ClusterError::Answer(chain(error));
-        let (trust, token) = (self.trust()?, self.token()?);
+        let (tls_config, token) = (self.tls_config()?, self.token()?);
         let name = ServerName::try_from(self.host.clone()).map_err(|error| lost(io::Error::other(error)))?;
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(lost)?;
-        let stream = TlsConnector::from(Arc::new(trust)).connect(name, stream).await.map_err(lost)?;
+        let stream = TlsConnector::from(Arc::new(tls_config)).connect(name, stream).await.map_err(lost)?;
         let begun = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = begun.map_err(|error| unreadable(&error))?;
         // Ends with the runtime.
@@ -160,16 +161,16 @@ impl ApiServer {
             .map_err(|error| ClusterError::Credential(self.credentials.join("token"), io::Error::other(error)))?;
         let answer = sender.send_request(request).await.map_err(|error| unreadable(&error))?;
         let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+        let body = Limited::new(answer.into_body(), RESPONSE_LIMIT).collect().await;
         Ok((status, body.map_err(|error| unreadable(error.as_ref()))?.to_bytes()))
     }
 }
 
-/// The result of the work, none if it takes longer.
-fn with_timeout<T>(patience: Duration, work: impl Future<Output = T>) -> io::Result<Option<T>> {
+/// Runs the work. None if it takes longer than the timeout.
+fn with_timeout<T>(timeout: Duration, work: impl Future<Output = T>) -> io::Result<Option<T>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(async { tokio::time::timeout(patience, work).await });
-    // A drop would wait for its threads, and name resolution may hang in one.
+    let done = runtime.block_on(async { tokio::time::timeout(timeout, work).await });
+    // Dropping the runtime would wait for its threads, and name resolution may hang in one.
     runtime.shutdown_background();
     Ok(done.ok())
 }
@@ -195,7 +196,8 @@ impl Cluster for ApiServer {
         }
         // "0" is answered from the API server's cache, not from etcd.
         let path = format!("/api/v1/nodes/{}?resourceVersion=0", self.node);
-        let request = ApiRequest { method: Method::GET, path, accept: LABELS_ONLY, content: APPLY, body: Bytes::new() };
+        let request =
+            ApiRequest { method: Method::GET, path, accept: ACCEPT_METADATA, content: APPLY, body: Bytes::new() };
         let body = self.send("to show this node", request)?;
         let object: Object =
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no Node: {error}")))?;
@@ -225,7 +227,8 @@ impl Cluster for ApiServer {
             "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&fieldSelector=spec.nodeName%3D{}&labelSelector={label}",
             self.node
         );
-        let request = ApiRequest { method: Method::GET, path, accept: LISTED, content: APPLY, body: Bytes::new() };
+        let request =
+            ApiRequest { method: Method::GET, path, accept: ACCEPT_METADATA_LIST, content: APPLY, body: Bytes::new() };
         let body = self.send("to list pods", request)?;
         let list: List =
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no list of pods: {error}")))?;
@@ -234,7 +237,7 @@ impl Cluster for ApiServer {
         Ok(list.items.unwrap_or_default().into_iter().map(uid).collect())
     }
 
-    fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
+    fn find_event(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Object {
@@ -253,7 +256,7 @@ impl Cluster for ApiServer {
         Ok(object.and_then(|object: Object| Some((object.count, time::of_stamp(&object.first_timestamp)?))))
     }
 
-    fn event(&self, event: &Event) -> Result<(), ClusterError> {
+    fn apply_event(&self, event: &Event) -> Result<(), ClusterError> {
         let name = Event::name(event.reason, &self.node);
         let path = format!("/api/v1/namespaces/default/events/{name}?fieldManager=mpu&force=true");
         let body = event.object(&self.node).to_string().into();

@@ -1,6 +1,6 @@
 //! An Event on a Node, as the API server takes it.
 //!
-//! Each node and reason has one object, which later Events of that reason update. So a node has a handful of them at most.
+//! Each node and reason has one object. Later Events of the reason update it, so a node has only a few.
 //!
 //! Source: `EventSeries` and `ValidateEvent` of Kubernetes: an Event of a Node lives in the namespace `default`, a message has
 //! 1,024 bytes at most, and an object's name is a DNS name.
@@ -9,10 +9,10 @@ use mpu_host::time;
 use serde_json::{Value, json};
 
 /// The longest message that the API server takes.
-const LONGEST: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 /// The longest name of an object.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 
 /// An Event on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +31,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// The name of a reason's object. A node's name may have the full length already, so it is cut.
+    /// The name of a reason's object. The node's name is cut, because it may already have the full length.
     pub fn name(reason: &str, node: &str) -> String {
         let reason = reason.to_ascii_lowercase();
-        let room = LONGEST_NAME - reason.len() - 1;
+        let room = MAX_NAME - reason.len() - 1;
         format!("{}.{reason}", node.get(..room).unwrap_or(node).trim_end_matches(['.', '-']))
     }
 
@@ -47,7 +47,7 @@ impl Event {
             // `kubectl describe node` finds a node's Events by this uid, as in the kubelet's Events.
             "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
             "reason": self.reason,
-            "message": fitted(&self.message),
+            "message": fit_message(&self.message),
             "type": if self.is_warning { "Warning" } else { "Normal" },
             "source": {"component": "mpu", "host": node},
             "reportingComponent": "mpu",
@@ -60,12 +60,12 @@ impl Event {
 }
 
 /// Makes a message one printable line that the API server accepts.
-fn fitted(message: &str) -> String {
+fn fit_message(message: &str) -> String {
     let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if line.len() <= LONGEST {
+    if line.len() <= MAX_MESSAGE {
         return line;
     }
-    let mut end = LONGEST - "…".len();
+    let mut end = MAX_MESSAGE - "…".len();
     while !line.is_char_boundary(end) {
         end -= 1;
     }
@@ -89,17 +89,17 @@ mod tests {
         assert_eq!(object["lastTimestamp"], "1970-01-02T00:00:00Z");
         for node in [format!("{}a", "a.".repeat(126)), format!("a{}", ".a".repeat(126)), "a".repeat(253)] {
             let name = Event::name("MpuNotRight", &node);
-            assert!(name.len() <= LONGEST_NAME && !name.contains("..") && name.ends_with(".mpunotright"), "{name}");
+            assert!(name.len() <= MAX_NAME && !name.contains("..") && name.ends_with(".mpunotright"), "{name}");
         }
     }
 
     #[test]
-    fn message_fits_whatever_is_in_it() {
+    fn long_message_is_truncated() {
         for text in ["ö".repeat(2000), "x".repeat(1025), "a\n\u{1b}[2Jb".to_string(), "short".to_string()] {
-            let fitted = fitted(&text);
-            assert!(fitted.len() <= LONGEST && !fitted.contains(|c: char| c.is_control()), "{fitted}");
+            let message = fit_message(&text);
+            assert!(message.len() <= MAX_MESSAGE && !message.contains(|c: char| c.is_control()), "{message}");
         }
-        assert_eq!(fitted(&"x".repeat(1024)).len(), 1024);
-        assert!(fitted(&"ö".repeat(2000)).ends_with('…'));
+        assert_eq!(fit_message(&"x".repeat(1024)).len(), 1024);
+        assert!(fit_message(&"ö".repeat(2000)).ends_with('…'));
     }
 }

@@ -1,6 +1,7 @@
 //! A client of a cluster's API server: it reads the labels of the pod's node, finds pods on it and makes Events on it.
 //!
-//! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client brings a hundred crates.
+//! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client crate has a hundred
+//! dependencies.
 
 mod api;
 mod event;
@@ -24,17 +25,18 @@ pub trait Cluster {
     /// When the API server cannot be reached, or refuses.
     fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError>;
 
-    /// How often the Event of this reason was sent, by any agent of this node, and when first. None if there is none.
+    /// The count and the first time of this reason's Event, which any agent of this node may have sent. None without
+    /// such an Event.
     ///
     /// # Errors
     /// When the API server cannot be reached, or refuses.
-    fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError>;
+    fn find_event(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError>;
 
-    /// Makes an Event on this node, or brings the one of the same reason up to date.
+    /// Creates an Event on this node, or updates the one of the same reason.
     ///
     /// # Errors
     /// When the API server cannot be reached, or refuses.
-    fn event(&self, event: &Event) -> Result<(), ClusterError>;
+    fn apply_event(&self, event: &Event) -> Result<(), ClusterError>;
 }
 
 #[cfg(test)]
@@ -59,7 +61,7 @@ pub mod fake {
     impl FakeCluster {
         fn answer(&self) -> Result<(), ClusterError> {
             self.requests.set(self.requests.get() + 1);
-            if self.is_down.get() { Err(ClusterError::Late) } else { Ok(()) }
+            if self.is_down.get() { Err(ClusterError::TimedOut) } else { Ok(()) }
         }
 
         pub fn reasons(&self) -> Vec<&'static str> {
@@ -84,13 +86,17 @@ pub mod fake {
             pods.ok_or(ClusterError::Refused { action: "to list pods", status: 403, message })
         }
 
-        fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
+        fn find_event(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
             let events = self.events.borrow();
             let last = events.iter().rev().find(|event| event.reason == reason);
-            if self.is_down.get() { Err(ClusterError::Late) } else { Ok(last.map(|event| (event.count, event.first))) }
+            if self.is_down.get() {
+                Err(ClusterError::TimedOut)
+            } else {
+                Ok(last.map(|event| (event.count, event.first)))
+            }
         }
 
-        fn event(&self, event: &Event) -> Result<(), ClusterError> {
+        fn apply_event(&self, event: &Event) -> Result<(), ClusterError> {
             self.event_requests.set(self.event_requests.get() + 1);
             if self.denies_events.get() {
                 let (action, message) = ("an Event", "forbidden".to_string());

@@ -1,7 +1,7 @@
-//! `mpu agent`: an agent's farewell, the answers to a kubelet's probes, and what counts as a container seen right.
+//! `mpu agent`: runs an agent, answers the kubelet's probes, and measures whether a container gets right answers.
 
-use crate::agent::note::{Note, Question, answer, uptime};
-use crate::agent::{Agent, AgentOptions, Parting};
+use crate::agent::note::{KubeletProbe, Note, evaluate_probe, uptime};
+use crate::agent::{Agent, AgentOptions, FinalState};
 use crate::cluster::{ApiServer, Cluster};
 use crate::probe::{ProbeError, compare};
 use crate::report::{Report, Style};
@@ -31,7 +31,7 @@ pub struct AgentResult {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ProbeAnswer {
     /// The question.
-    pub question: Question,
+    pub question: KubeletProbe,
     /// Whether it is so.
     pub yes: bool,
     /// Why.
@@ -47,7 +47,7 @@ pub fn run(
     options: AgentOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<AgentResult, Explained> {
-    let log = |line: &str| mpu_host::progress::say(format_args!("mpu: {line}"));
+    let log = |line: &str| mpu_host::progress::print_line(format_args!("mpu: {line}"));
     let server = options.cluster.as_deref().map(|credentials| {
         let node = options.node.as_deref().unwrap_or_default();
         ApiServer::of_pod(credentials, node, |name| std::env::var(name).ok())
@@ -55,44 +55,44 @@ pub fn run(
     // The engine works without it: only the node's label and its Events are missing.
     let server = server.and_then(|server| server.map_err(|error| log(&format!("no Events: {error}"))).ok());
     let cluster = server.as_ref().map(|server| server as &dyn Cluster);
-    let measuring = Measuring::new(look, PATIENCE);
-    let measure = |host: &Host| measuring.measure(host).map_err(|error| Box::new(error) as Box<dyn Explain>);
-    let parting = Agent::new(host, kernel, &measure, &log, cluster, options)?.run(wait)?;
-    Ok(match parting {
-        Parting::Down => AgentResult { result: "down", left_to: None },
-        Parting::Kept => AgentResult { result: "kept", left_to: None },
-        Parting::With(other) => AgentResult { result: "left_to", left_to: Some(other) },
+    let measurer = Measurer::new(measure_node, MEASURE_TIMEOUT);
+    let measure = |host: &Host| measurer.measure(host).map_err(|error| Box::new(error) as Box<dyn Explain>);
+    let final_state = Agent::new(host, kernel, &measure, &log, cluster, options)?.run(wait)?;
+    Ok(match final_state {
+        FinalState::Down => AgentResult { result: "down", left_to: None },
+        FinalState::Kept => AgentResult { result: "kept", left_to: None },
+        FinalState::ManagedBy(other) => AgentResult { result: "left_to", left_to: Some(other) },
     })
 }
 
-/// How long the driver may take: the first client of a GPU waits for it to start.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a measurement may take: the first client of a GPU waits for the GPU to start.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(120);
 
 type MeasureResult = Result<(bool, String), ProbeError>;
 
-/// Measures in a thread of its own, which may hang in the driver, where no signal ends it. The agent then goes on and reports
-/// the node as not right. No second thread starts until the first comes back.
-struct Measuring {
-    look: fn(&Host) -> MeasureResult,
-    patience: Duration,
+/// Measures in a separate thread, because the driver may hang and no signal ends that. The agent then continues and
+/// reports the node as not right. No second thread starts until the first returns.
+struct Measurer {
+    measure_node: fn(&Host) -> MeasureResult,
+    timeout: Duration,
     pending: RefCell<Option<Receiver<MeasureResult>>>,
 }
 
-impl Measuring {
-    fn new(look: fn(&Host) -> MeasureResult, patience: Duration) -> Measuring {
-        Measuring { look, patience, pending: RefCell::new(None) }
+impl Measurer {
+    fn new(measure_node: fn(&Host) -> MeasureResult, timeout: Duration) -> Measurer {
+        Measurer { measure_node, timeout, pending: RefCell::new(None) }
     }
 
     fn measure(&self, host: &Host) -> MeasureResult {
         let earlier = self.pending.borrow_mut().take();
-        // Do not wait again for a thread that hung.
-        let patience = if earlier.is_some() { Duration::ZERO } else { self.patience };
-        let answer = earlier.unwrap_or_else(|| self.begin(host));
-        match answer.recv_timeout(patience) {
+        // A thread that already timed out is only polled.
+        let timeout = if earlier.is_some() { Duration::ZERO } else { self.timeout };
+        let answer = earlier.unwrap_or_else(|| self.spawn(host));
+        match answer.recv_timeout(timeout) {
             Ok(found) => found,
             Err(RecvTimeoutError::Timeout) => {
                 *self.pending.borrow_mut() = Some(answer);
-                let limit = self.patience.as_secs();
+                let limit = self.timeout.as_secs();
                 let why = "it hangs (fix: dmesg | tail -n 50)";
                 Ok((false, format!("the driver has given no answer for more than {limit} s: {why}")))
             }
@@ -102,17 +102,17 @@ impl Measuring {
         }
     }
 
-    fn begin(&self, host: &Host) -> Receiver<MeasureResult> {
+    fn spawn(&self, host: &Host) -> Receiver<MeasureResult> {
         let (send, answer) = mpsc::channel();
-        let (host, look) = (host.clone(), self.look);
-        thread::spawn(move || drop(send.send(look(&host))));
+        let (host, measure_node) = (host.clone(), self.measure_node);
+        thread::spawn(move || drop(send.send(measure_node(&host))));
         answer
     }
 }
 
-/// Right: `mpu probe` finds no fault, and an engine is up. The driver's own answers are right by chance only, until more
-/// programs run.
-fn look(host: &Host) -> MeasureResult {
+/// A node is right if `mpu probe` finds no fault and an engine is up. Without an engine, right answers are chance: they
+/// become wrong when more programs run.
+fn measure_node(host: &Host) -> MeasureResult {
     let found = compare::probe(host)?;
     let faults: Vec<&str> = found.faults.iter().map(|fault| fault.explanation).collect();
     Ok(match (found.right, found.engine_up) {
@@ -126,9 +126,9 @@ fn look(host: &Host) -> MeasureResult {
 }
 
 /// Answers a probe from the agent's note.
-pub fn probe(host: &Host, question: Question, id: &str, within: u64) -> Result<ProbeAnswer, Explained> {
+pub fn probe(host: &Host, question: KubeletProbe, id: &str, within: u64) -> Result<ProbeAnswer, Explained> {
     let note = Note::read(host, id)?;
-    let (yes, because) = answer(question, note.as_ref(), uptime(host), within);
+    let (yes, because) = evaluate_probe(question, note.as_ref(), uptime(host), within);
     Ok(ProbeAnswer { question, yes, because, note })
 }
 
@@ -153,10 +153,10 @@ impl Report for ProbeAnswer {
 
     fn text(&self, style: Style) -> String {
         let word = match (self.question, self.yes) {
-            (Question::Ready, true) => style.good("ready"),
-            (Question::Ready, false) => style.bad("not ready"),
-            (Question::Alive, true) => style.good("alive"),
-            (Question::Alive, false) => style.bad("not alive"),
+            (KubeletProbe::Ready, true) => style.good("ready"),
+            (KubeletProbe::Ready, false) => style.bad("not ready"),
+            (KubeletProbe::Alive, true) => style.good("alive"),
+            (KubeletProbe::Alive, false) => style.bad("not alive"),
         };
         format!("{word}: {}\n", self.because)
     }
@@ -165,7 +165,7 @@ impl Report for ProbeAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::note::{Doing, Measurement};
+    use crate::agent::note::{Activity, Measurement};
     use mpu_host::host::fake::FakeHost;
 
     #[test]
@@ -181,15 +181,15 @@ mod tests {
             Ok((true, "right".to_string()))
         };
         let host = FakeHost::in_order().host();
-        let measuring = Measuring::new(hangs, Duration::from_millis(20));
+        let measurer = Measurer::new(hangs, Duration::from_millis(20));
         for _ in 0..3 {
-            let (right, because) = measuring.measure(&host).expect("no error");
+            let (right, because) = measurer.measure(&host).expect("no error");
             assert!(!right && because.contains("hangs"), "{because}");
         }
         IS_BACK.store(true, SeqCst);
         let has_answer = (0..6000).any(|_| {
             thread::sleep(Duration::from_millis(10));
-            measuring.measure(&host).expect("no error").0
+            measurer.measure(&host).expect("no error").0
         });
         assert!(has_answer, "its answer counts when it comes");
         assert_eq!(CALLS.load(SeqCst), 1, "one thread hangs, not one for each measurement");
@@ -199,14 +199,14 @@ mod tests {
     fn answers_are_documented_and_lead_to_exit_code() {
         let fake = FakeHost::in_order();
         fake.write("/proc/uptime", "100.0 1.0\n");
-        let answer = probe(&fake.host(), Question::Ready, "a", 60).expect("an answer");
+        let answer = probe(&fake.host(), KubeletProbe::Ready, "a", 60).expect("an answer");
         assert_eq!((answer.exit(), answer.text(Style::Plain).starts_with("not ready: ")), (Exit::NotReady, true));
         let seen = Measurement { at: 90, right: true, because: "right".to_string() };
         let (version, words) = ("0.1.0".to_string(), "up".to_string());
-        let note = Note { at: 95, version, doing: Doing::Watches, words, seen: Some(seen) };
+        let note = Note { at: 95, version, doing: Activity::Watches, words, seen: Some(seen) };
         fake.write("/run/mpu/agents/.keep", "");
         note.write(&fake.host(), "a").expect("written");
-        let answer = probe(&fake.host(), Question::Ready, "a", 60).expect("an answer");
+        let answer = probe(&fake.host(), KubeletProbe::Ready, "a", 60).expect("an answer");
         assert_eq!(
             (answer.exit(), answer.text(Style::Plain).as_str()),
             (Exit::Ok, "ready: measured 10 s ago: right\n")

@@ -1,10 +1,10 @@
 //! `mpu build`: the report of a module that was built for another kernel.
 
 use crate::report::{Lines, Report, Style};
-use mpu_engine::module::elsewhere::Elsewhere;
+use mpu_engine::module::other_kernel::OtherKernelModule;
 use mpu_engine::module::prebuilt::FOLDERS;
 
-impl Report for Elsewhere {
+impl Report for OtherKernelModule {
     const COMMAND: &'static str = "build";
 
     fn text(&self, style: Style) -> String {
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn build_report_names_next_step() {
-        let mut done = Elsewhere {
+        let mut done = OtherKernelModule {
             kernel: "6.1.0".to_string(),
             arch: "x86_64",
             vermagic: "6.1.0 SMP preempt mod_unload modversions".to_string(),

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// A sound file.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Sound {
+#[schemars(rename = "Sound")]
+pub struct ConfigCheck {
     /// The file; null if the host has none, and everything is a default.
     pub file: Option<PathBuf>,
     /// How many rules it has.
@@ -23,7 +24,8 @@ pub struct Sound {
 
 /// The configuration in force.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Shown {
+#[schemars(rename = "Shown")]
+pub struct ConfigView {
     /// Whether there is a file; without one, everything is a default.
     pub file: Option<PathBuf>,
     /// What it says.
@@ -35,7 +37,7 @@ pub struct Shown {
 }
 
 /// Checks a file: the host's, which may be absent, or the named one.
-pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Explained> {
+pub fn check(host: &Host, file: Option<&Path>) -> Result<ConfigCheck, Explained> {
     let (file, config) = match file {
         Some(file) => (Some(file.to_path_buf()), Config::named(file)?),
         None => {
@@ -44,18 +46,18 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Explained> {
             (Some(at).filter(|at| at.exists()), config)
         }
     };
-    Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings(host) })
+    Ok(ConfigCheck { file, rules: config.rules.len(), warnings: config.warnings(host) })
 }
 
-pub fn show(host: &Host) -> Result<Shown, Explained> {
+pub fn show(host: &Host) -> Result<ConfigView, Explained> {
     let config = Config::of(host)?;
     let file = Some(PathBuf::from(mpu_host::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::of_host(host, &config).lines().map(str::to_string).collect();
     let applied = holds(host, &config, &compiled);
-    Ok(Shown { file, config, compiled, applied })
+    Ok(ConfigView { file, config, compiled, applied })
 }
 
-impl Report for Sound {
+impl Report for ConfigCheck {
     const COMMAND: &'static str = "config";
 
     fn text(&self, style: Style) -> String {
@@ -71,7 +73,7 @@ impl Report for Sound {
     }
 }
 
-impl Report for Shown {
+impl Report for ConfigView {
     const COMMAND: &'static str = "config";
 
     fn text(&self, style: Style) -> String {
@@ -193,7 +195,7 @@ mod tests {
         assert!(text().contains("nri          no"), "{}", text());
         fake.write(mpu_host::config::FILE, "nri = true\n");
         assert!(text().contains("nri          yes"), "{}", text());
-        // One line each, in the file's order; a rule's are the compiled ones.
+        // One line per key, in the file's order. Rules have their own lines.
         let keys = ["engine", "drivers", "modules", "redirect", "visibility", "notify cpu", "nri"];
         let all = text();
         let at: Vec<_> =
@@ -215,7 +217,7 @@ mod tests {
     fn module_without_policy_is_reported_older() {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", ARMED);
-        // Nothing can be made below a file: as in sysfs, where files are not made by writing.
+        // As in sysfs, writing cannot create this file: it is a folder here.
         fake.write("/sys/module/mpu/parameters/policy/x", "");
         let error = apply(&fake.host()).expect_err("no policy");
         assert_eq!(error.code(), "policy_unwritable");

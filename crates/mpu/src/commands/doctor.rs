@@ -122,7 +122,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn the_json_is_documented() {
+    fn json_matches_schema() {
         let examined = examine(&FakeHost::in_order().host());
         crate::report::documented::check(&crate::report::json(&examined));
         assert_eq!((examined.level, examined.exit().code()), (Level::Broken, 2), "no engine is up");

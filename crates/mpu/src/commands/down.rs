@@ -1,4 +1,4 @@
-//! `mpu down`: unloads the engine and reports the wait.
+//! `mpu down`: reports how the engine went down.
 
 use crate::report::{Report, Style};
 use mpu_engine::down::{Down, How};
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn down_unloads_and_forgets_and_twice_is_fine() {
+    fn repeated_down_is_not_up() {
         let fake = loaded(ARMED);
         let done = down_now(&fake).expect("down");
         crate::report::documented::check(&crate::report::json(&done));

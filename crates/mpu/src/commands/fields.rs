@@ -5,24 +5,24 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What a field means, and each of its values that the schema explains.
+/// The meaning of a field, and of each value that the schema explains.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Meaning {
     pub(crate) text: String,
     values: Vec<(String, String)>,
 }
 
-/// Each field by its path, as in `gpus[].memory.total`. A type inside itself is described once.
-pub(crate) fn of(command: &str) -> Option<BTreeMap<String, Meaning>> {
+/// The meaning of each field by its path, such as `gpus[].memory.total`. A recursive type is described once.
+pub(crate) fn meanings_of(command: &str) -> Option<BTreeMap<String, Meaning>> {
     let schema = schema::value_of(command)?;
     let mut fields = Fields { definitions: &schema["$defs"], meanings: BTreeMap::new(), inside: Vec::new() };
     fields.read("", &schema, "");
     Some(fields.meanings)
 }
 
-pub fn text_of(command: &str) -> Option<String> {
+pub fn render(command: &str) -> Option<String> {
     let mut text = String::new();
-    for (path, meaning) in of(command)? {
+    for (path, meaning) in meanings_of(command)? {
         let _ = writeln!(text, "{path}\n    {}", meaning.text);
         for (value, explanation) in meaning.values {
             let _ = writeln!(text, "      {value}: {explanation}");
@@ -39,7 +39,8 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a schema and all below it. `meaning` is that of the field with this type; the field's own words come before its type's.
+    /// Reads a schema and all below it. `meaning` is the field's own description, which takes precedence over its
+    /// type's.
     fn read(&mut self, path: &str, schema: &'a Value, meaning: &'a str) {
         let meaning = if meaning.is_empty() { schema["description"].as_str().unwrap_or_default() } else { meaning };
         if let Some(name) = definition_of(schema) {
@@ -60,7 +61,7 @@ impl<'a> Fields<'a> {
             field.values.push((value.to_string(), one_line(own)));
         }
         let properties = schema["properties"].as_object();
-        // A variant with data is an object with one field, and has the words for it.
+        // A variant with data is an object with one field, and its description is the field's.
         let variant = properties.filter(|fields| fields.len() == 1).map_or("", |_| own);
         for (name, field) in properties.into_iter().flatten() {
             let dot = if path.is_empty() { "" } else { "." };

@@ -1,7 +1,7 @@
 //! `mpu install` and `mpu uninstall`: their reports.
 
 use crate::install::plan::Kind;
-use crate::install::{Became, Outcome};
+use crate::install::{InstallResult, Outcome};
 use crate::report::{Lines, Report, Style};
 use mpu_host::exit::Exit;
 
@@ -16,17 +16,17 @@ impl Report for Outcome {
         let mut lines = Lines::new(style);
         let (version, before) = (&self.version, self.before.as_deref().unwrap_or_default());
         lines.plain(match self.result {
-            Became::Installed => style.good(&format!("MPU {version} is installed")),
-            Became::Upgraded => style.good(&format!("MPU {version} is installed, in the place of {before}")),
-            Became::Uninstalled => format!("MPU {version} is removed"),
-            Became::Unchanged => format!("MPU {version} is installed already; nothing was changed"),
-            Became::Planned => "these steps, in this order; nothing was changed:".to_string(),
+            InstallResult::Installed => style.good(&format!("MPU {version} is installed")),
+            InstallResult::Upgraded => style.good(&format!("MPU {version} is installed, in the place of {before}")),
+            InstallResult::Uninstalled => format!("MPU {version} is removed"),
+            InstallResult::Unchanged => format!("MPU {version} is installed already; nothing was changed"),
+            InstallResult::Planned => "these steps, in this order; nothing was changed:".to_string(),
         });
         for step in &self.steps {
             let note = if step.note.is_empty() { String::new() } else { format!("  ({})", step.note) };
             let kind = format!("{:?}", step.kind).to_lowercase();
             match self.result {
-                Became::Planned => lines.put(&kind, format!("{}{note}", step.what)),
+                InstallResult::Planned => lines.put(&kind, format!("{}{note}", step.what)),
                 _ if step.kind == Kind::Keep => lines.plain(format!("kept {}: {}", step.what, step.note)),
                 _ => &mut lines,
             };
@@ -45,10 +45,16 @@ mod tests {
     use crate::report::{documented, json};
 
     #[test]
-    fn the_json_is_documented() {
+    fn json_matches_schema() {
         let kinds = [Kind::Write, Kind::Keep, Kind::Remove, Kind::Run, Kind::Engine];
         let step = |kind| StepView { kind, what: "/usr/local/bin/mpu".to_string(), note: "0755".to_string() };
-        for result in [Became::Installed, Became::Upgraded, Became::Uninstalled, Became::Unchanged, Became::Planned] {
+        for result in [
+            InstallResult::Installed,
+            InstallResult::Upgraded,
+            InstallResult::Uninstalled,
+            InstallResult::Unchanged,
+            InstallResult::Planned,
+        ] {
             let (version, before, steps) = ("0.1.0".to_string(), Some("0.0.9".to_string()), kinds.map(step).to_vec());
             let outcome = Outcome { result, version, before, steps, missing: vec!["no DKMS"] };
             documented::check(&json(&outcome));

@@ -15,37 +15,52 @@ mod views;
 mod who;
 
 use crate::install::Outcome;
-use crate::listing::Listed;
+use crate::listing::ProcessList;
 use crate::who::Who;
-use schema::one;
+use schema::subschema;
 use schemars::{Schema, SchemaGenerator};
 
 pub use views::{ArgumentView, HolderView, NotifyView, ProofView, StateView};
 
-struct Answers {
+struct CommandSchema {
     name: &'static str,
     /// Its reports. For a command without any, only failures are JSON.
     reports: fn(&mut SchemaGenerator) -> Vec<Schema>,
 }
 
 /// In the order of `mpu --help`.
-const ANSWERS: &[Answers] = &[
-    Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
-    Answers { name: "down", reports: |g| vec![one::<mpu_engine::down::Down>(g)] },
-    Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
-    Answers { name: "doctor", reports: |g| vec![one::<doctor::DoctorReport>(g), one::<doctor::IssueReport>(g)] },
-    Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
-    Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
-    Answers { name: "who", reports: |g| vec![one::<Who>(g)] },
-    Answers { name: "probe", reports: |g| vec![one::<crate::probe::compare::Probed>(g)] },
-    Answers {
-        name: "config",
-        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<mpu_engine::apply::Applied>(g)],
+const ANSWERS: &[CommandSchema] = &[
+    CommandSchema { name: "up", reports: |g| vec![subschema::<up::Done>(g)] },
+    CommandSchema { name: "down", reports: |g| vec![subschema::<mpu_engine::down::Down>(g)] },
+    CommandSchema { name: "status", reports: |g| vec![subschema::<status::Status>(g)] },
+    CommandSchema {
+        name: "doctor",
+        reports: |g| vec![subschema::<doctor::DoctorReport>(g), subschema::<doctor::IssueReport>(g)],
     },
-    Answers { name: "install", reports: |g| vec![one::<Outcome>(g)] },
-    Answers { name: "uninstall", reports: |g| vec![one::<Outcome>(g)] },
-    Answers { name: "agent", reports: |g| vec![one::<agent::AgentResult>(g), one::<agent::ProbeAnswer>(g)] },
-    Answers { name: "nri", reports: |_| Vec::new() },
-    Answers { name: "build", reports: |g| vec![one::<mpu_engine::module::elsewhere::Elsewhere>(g)] },
-    Answers { name: "metrics", reports: |_| Vec::new() },
+    CommandSchema { name: "ps", reports: |g| vec![subschema::<ProcessList>(g)] },
+    CommandSchema { name: "top", reports: |g| vec![subschema::<ProcessList>(g)] },
+    CommandSchema { name: "who", reports: |g| vec![subschema::<Who>(g)] },
+    CommandSchema { name: "probe", reports: |g| vec![subschema::<crate::probe::compare::ProbeReport>(g)] },
+    CommandSchema {
+        name: "config",
+        reports: |g| {
+            vec![
+                subschema::<config::ConfigCheck>(g),
+                subschema::<config::ConfigView>(g),
+                subschema::<mpu_engine::apply::Applied>(g),
+            ]
+        },
+    },
+    CommandSchema { name: "install", reports: |g| vec![subschema::<Outcome>(g)] },
+    CommandSchema { name: "uninstall", reports: |g| vec![subschema::<Outcome>(g)] },
+    CommandSchema {
+        name: "agent",
+        reports: |g| vec![subschema::<agent::AgentResult>(g), subschema::<agent::ProbeAnswer>(g)],
+    },
+    CommandSchema { name: "nri", reports: |_| Vec::new() },
+    CommandSchema {
+        name: "build",
+        reports: |g| vec![subschema::<mpu_engine::module::other_kernel::OtherKernelModule>(g)],
+    },
+    CommandSchema { name: "metrics", reports: |_| Vec::new() },
 ];

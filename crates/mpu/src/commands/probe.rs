@@ -1,13 +1,13 @@
 //! `mpu probe`: reports what a container sees, and whether that is right.
 
-use crate::probe::compare::Probed;
+use crate::probe::compare::ProbeReport;
 use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;
 use mpu_host::config::Visibility;
 use mpu_host::driver::Numbering;
 use mpu_host::exit::Exit;
 
-impl Report for Probed {
+impl Report for ProbeReport {
     const COMMAND: &'static str = "probe";
 
     fn exit(&self) -> Exit {
@@ -64,7 +64,7 @@ impl Report for Probed {
     }
 }
 
-impl Probed {
+impl ProbeReport {
     /// Whether an engine shows every container the host's processes, so that nothing can be compared.
     pub fn shows_host(&self) -> bool {
         self.engine_up && self.visibility == Visibility::Host
@@ -112,7 +112,7 @@ mod tests {
         driver: &Driver,
         engine: Option<Engine>,
         symbols: Option<[bool; 2]>,
-    ) -> Probed {
+    ) -> ProbeReport {
         compare::compare(evidence, driver, engine, Visibility::Own, symbols)
     }
 
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn driver_unlike_its_release_is_surprise() {
+    fn unexpected_driver_answer_fails_probe() {
         let probed = compare(fake::era(4), &driver("550.163.01"), None, Some([true, true]));
         assert_eq!((probed.as_expected, probed.exit(), probed.symbols_agree), (Some(false), Exit::Failed, Some(false)));
         assert!(probed.text(Style::Plain).contains("surprise:"));
     }
 
     #[test]
-    fn with_engine_up_only_right_will_do() {
+    fn engine_up_requires_right_answers() {
         for (era, version) in OF_ERAS.iter().enumerate() {
             let probed = compare(fake::era(era as u8), &driver(version), Some(Engine::Module), None);
             assert_eq!((probed.as_expected, probed.exit()), (Some(false), Exit::Failed), "{version}");

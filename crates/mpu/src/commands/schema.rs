@@ -1,7 +1,7 @@
-//! `mpu schema`: the JSON of each command as JSON Schema (draft 2020-12), derived from the reports' types. Unknown fields are
-//! valid: a later version may add some.
+//! `mpu schema`: the JSON Schema (draft 2020-12) of each command's output, derived from the reports' types. Unknown
+//! fields are valid, because a later version may add some.
 
-use super::{ANSWERS, Answers};
+use super::{ANSWERS, CommandSchema};
 use crate::report::{Envelope, Failure, Report, SCHEMA};
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::Value;
 
-pub(super) fn one<R: Report>(generator: &mut SchemaGenerator) -> Schema {
+pub(super) fn subschema<R: Report>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<R>()
 }
 
@@ -26,8 +26,8 @@ pub fn list() -> String {
     commands().map(|name| name.to_string() + "\n").collect()
 }
 
-/// The schema of all that a command answers with `--json`, as text; none if there is no such command or it answers in text only.
-pub fn of(command: &str) -> Option<String> {
+/// The schema of a command's `--json` output, as text. None if there is no such command, or if it prints text only.
+pub fn render(command: &str) -> Option<String> {
     // Alternate formatting is indented.
     Some(format!("{:#}\n", value_of(command)?))
 }
@@ -36,7 +36,7 @@ pub(super) fn value_of(command: &str) -> Option<Value> {
     ANSWERS.iter().find(|row| row.name == command).map(|row| schema(row).into())
 }
 
-fn schema(row: &Answers) -> Schema {
+fn schema(row: &CommandSchema) -> Schema {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let mut generator = settings.with_transform(RecursiveTransform(open)).into_generator();
     let mut schema = Envelope::<Nothing>::json_schema(&mut generator);
@@ -73,7 +73,7 @@ fn schema(row: &Answers) -> Schema {
     schema
 }
 
-/// Reopens the objects of an enumeration, such as `{"pod": "…"}`, which the derivation closes: a later version may add fields.
+/// Permits unknown fields in the objects of an enumeration, such as `{"pod": "…"}`. The derive macro forbids them.
 fn open(schema: &mut Schema) {
     if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         schema.remove("additionalProperties");
@@ -86,7 +86,7 @@ mod tests {
     use crate::cli::Cli;
     use clap::CommandFactory;
 
-    /// These print no report; only their failures are JSON.
+    /// Commands without a report. Only their failures are JSON.
     const IN_TEXT_ONLY: [&str; 4] = ["run", "completions", "man", "schema"];
 
     #[test]
@@ -95,6 +95,6 @@ mod tests {
         let visible: Vec<&str> = visible.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name()).collect();
         let (silent, here): (Vec<&str>, Vec<&str>) = visible.iter().partition(|name| IN_TEXT_ONLY.contains(name));
         assert_eq!((here, silent.len()), (commands().collect(), IN_TEXT_ONLY.len()));
-        assert!(IN_TEXT_ONLY.iter().all(|name| of(name).is_none()));
+        assert!(IN_TEXT_ONLY.iter().all(|name| render(name).is_none()));
     }
 }

@@ -74,11 +74,11 @@ pub struct Passed {
     pub explanation: Option<&'static str>,
 }
 
-/// How long the driver may take for the proof that the module translates.
+/// How long the driver may take when `status` tests a translation.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Reads the state. If the redirects stand and nothing was translated yet, one translation is asked for; afterwards the
-/// module is `armed`, so this happens once per placement.
+/// Reads the state. If the redirects are placed and nothing was translated yet, tests a translation. The module is
+/// `armed` afterwards, so this happens once per placement.
 pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Explained> {
     let (module, proof) = match state::read(host)? {
         None => (None, None),

@@ -1,9 +1,9 @@
 //! `mpu up`: reports how an engine came up.
 
 use super::{NotifyView, ProofView, StateView};
+use crate::container_engines;
 use crate::driver_view::DriverView;
 use crate::report::{Lines, Report, Style};
-use crate::wiring;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::plan::Origin;
 use mpu_engine::module::sources::PassedOver;
@@ -78,7 +78,7 @@ impl Done {
             module_state: raised.state.as_ref().map(|state| StateView::of(host, state)),
             proof: proof.as_ref().map(ProofView::from),
             notify_state: notify_state.as_ref().map(NotifyView::from),
-            to_try: driver.as_ref().map(|_| wiring::to_try(host, choice.engine)),
+            to_try: driver.as_ref().map(|_| container_engines::try_command(host, choice.engine)),
             driver: driver.as_ref().map(DriverView::from),
             seconds: took.as_secs_f64(),
         }
@@ -149,7 +149,7 @@ impl Report for Done {
             if let Some(proof) = self.proof.as_ref().filter(|_| state.state == Phase::Placed) {
                 lines.put("proof", proof.line(style));
             }
-            if let Some(line) = state.argument_line(style).filter(|_| state.has_to_believe()) {
+            if let Some(line) = state.argument_line(style).filter(|_| state.is_claimed()) {
                 lines.put("argument", line);
             }
             lines

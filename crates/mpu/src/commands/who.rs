@@ -1,7 +1,7 @@
-//! `mpu who`: what holds the driver, as a table with the command that ends it.
+//! `mpu who`: prints the holders of the driver as a table, each with the command that ends it.
 
-use crate::listing::columns::{Align, NOTHING, harmless};
-use crate::listing::table::laid_out;
+use crate::listing::columns::{Align, EMPTY_CELL, printable};
+use crate::listing::table::format_rows;
 use crate::report::{Report, Style};
 use crate::who::{ProcessView, UseView, Who};
 use mpu_host::exit::Exit;
@@ -33,7 +33,7 @@ impl Report for Who {
         if self.gpu.is_none() {
             let mut rows = vec![["MODULE", "REFERENCES", "HOLDERS", "END"].map(str::to_string).to_vec()];
             rows.extend(self.modules.iter().map(|module| {
-                let references = module.references.map_or(NOTHING.to_string(), |count| count.to_string());
+                let references = module.references.map_or(EMPTY_CELL.to_string(), |count| count.to_string());
                 vec![module.name.clone(), references, or_dash(module.holders.join(",")), module.end.clone()]
             }));
             parts.push(table(style, &[LEFT, RIGHT, LEFT, LEFT], &rows));
@@ -47,7 +47,7 @@ impl Report for Who {
 }
 
 fn table(style: Style, columns: &[(Align, Option<usize>)], rows: &[Vec<String>]) -> String {
-    let mut lines = laid_out(columns, rows, None);
+    let mut lines = format_rows(columns, rows, None);
     if let Some(first) = lines.first_mut() {
         *first = style.name(first);
     }
@@ -57,7 +57,7 @@ fn table(style: Style, columns: &[(Align, Option<usize>)], rows: &[Vec<String>])
 fn row(process: &ProcessView) -> Vec<String> {
     let user = process.user.clone().or_else(|| process.uid.map(|uid| uid.to_string()));
     let name = match (&process.name, process.role) {
-        (Some(name), Some(role)) => format!("{name} ({})", role.words()),
+        (Some(name), Some(role)) => format!("{name} ({})", role.description()),
         (Some(name), None) => name.clone(),
         (None, _) => String::new(),
     };
@@ -69,11 +69,11 @@ fn row(process: &ProcessView) -> Vec<String> {
         name,
         process.end.clone().unwrap_or_default(),
     ];
-    let cells = cells.map(|cell| or_dash(harmless(&cell)));
+    let cells = cells.map(|cell| or_dash(printable(&cell)));
     std::iter::once(process.pid.get().to_string()).chain(cells).collect()
 }
 
-/// A node, marked where no descriptor of it is left.
+/// A node's name. Marked if the process only has it mapped.
 fn node(used: &UseView) -> String {
     match used.descriptors {
         0 => format!("{} (mapped)", used.node),
@@ -81,7 +81,7 @@ fn node(used: &UseView) -> String {
     }
 }
 
-/// Its pod, container, job or unit: the first of them that it has.
+/// The first that exists of pod, container, job and unit.
 fn place(process: &ProcessView) -> Option<String> {
     let of_container = process.container.as_ref().map(|container| {
         let pod = container.pod.as_ref().and_then(|pod| {
@@ -105,5 +105,5 @@ fn place(process: &ProcessView) -> Option<String> {
 }
 
 fn or_dash(text: String) -> String {
-    if text.is_empty() { NOTHING.to_string() } else { text }
+    if text.is_empty() { EMPTY_CELL.to_string() } else { text }
 }

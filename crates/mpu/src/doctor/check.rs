@@ -43,7 +43,7 @@ pub struct CheckResult {
 }
 
 impl CheckResult {
-    pub(super) fn fine(text: impl Into<String>) -> CheckResult {
+    pub(super) fn ok(text: impl Into<String>) -> CheckResult {
         CheckResult { level: Level::Ok, text: text.into(), fix: None }
     }
     pub(super) fn skipped(why: impl Into<String>) -> CheckResult {
@@ -57,24 +57,24 @@ impl CheckResult {
     }
     /// The result for an error of this crate.
     pub(super) fn from_error(level: Level, error: &dyn Explain) -> CheckResult {
-        CheckResult { level, text: chain(error), fix: Some(typeable(error.fix())) }
+        CheckResult { level, text: chain(error), fix: Some(shell_safe(error.fix())) }
     }
 }
 
-/// The programs with which fixes begin that are commands.
+/// The first words of fixes that are commands.
 const COMMANDS: [&str; 12] =
     ["apt-get", "apk", "dkms", "dnf", "mkdir", "mokutil", "mount", "mpu", "openssl", "pacman", "sysctl", "zypper"];
 
-/// Makes a fix safe to paste into a shell: a command with `sudo`, or a comment behind `#`, as the shell would execute
-/// quotations in an error.
-pub(super) fn typeable(fix: String) -> String {
+/// Makes a fix safe to paste into a shell: a command gets `sudo`, any other text becomes a comment. Otherwise the shell
+/// would execute the backquotes in it.
+pub(super) fn shell_safe(fix: String) -> String {
     match fix.split_whitespace().next() {
         Some(first) if COMMANDS.contains(&first) => match fix.split_once(" && ") {
             None => format!("sudo {fix}"),
             Some(_) => fix,
         },
         Some("sudo" | "#") | None => fix,
-        // The kernel's signing tool, by its path.
+        // The kernel's signing tool is named by its path.
         Some(first) if first.starts_with('/') => fix,
         Some(_) => format!("# {fix}"),
     }
@@ -85,7 +85,7 @@ pub type CheckRow = (&'static str, &'static str, fn(&Host) -> CheckResult);
 
 #[cfg(test)]
 mod tests {
-    use super::typeable;
+    use super::shell_safe;
 
     #[test]
     fn fix_becomes_command_or_comment() {
@@ -96,7 +96,7 @@ mod tests {
             ("sudo mpu up", "sudo mpu up"),
             ("mkdir -p /x && openssl req", "mkdir -p /x && openssl req"),
         ] {
-            assert_eq!(typeable(fix.to_string()), typed);
+            assert_eq!(shell_safe(fix.to_string()), typed);
         }
     }
 }

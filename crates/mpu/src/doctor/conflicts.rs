@@ -20,7 +20,8 @@ pub const CHECKS: &[CheckRow] = &[
     ),
 ];
 
-/// The driver's functions that the module redirects. If another program has redirected one of them, the module places none.
+/// The driver's functions that the module redirects. If another program redirects one of them, the module places no
+/// redirect.
 const NEEDED: [&str; 8] = [
     "nvidia_unlocked_ioctl",
     "nvidia_frontend_unlocked_ioctl",
@@ -36,16 +37,17 @@ const NEEDED: [&str; 8] = [
 const PATCHES: &str = "/sys/kernel/livepatch";
 
 /// Where the kernel lists the functions that are traced now (Documentation/trace/ftrace.rst, `enabled_functions`).
-const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/tracing/enabled_functions"];
+const TRACED_FUNCTIONS: [&str; 2] =
+    ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/debug/tracing/enabled_functions"];
 
-/// What the names of NVML's functions begin with.
-const NAME: &[u8] = b"nvmlDevice";
-const LONGEST: usize = 16 << 20;
+/// The prefix of NVML's functions.
+const NVML_PREFIX: &[u8] = b"nvmlDevice";
+const LIBRARY_LIMIT: usize = 16 << 20;
 
 fn foreign_module(host: &Host) -> CheckResult {
     let found = foreign::find(host);
     match (found.is_none(), found.loaded.is_empty()) {
-        (true, _) => CheckResult::fine("none"),
+        (true, _) => CheckResult::ok("none"),
         (_, true) => CheckResult::attention(found.in_words(), found.fix()),
         (_, false) => CheckResult::broken(found.in_words(), found.fix()),
     }
@@ -68,7 +70,7 @@ fn livepatch(host: &Host) -> CheckResult {
         of_driver = of_driver.or((!functions.is_empty()).then_some(patch));
     }
     match of_driver {
-        None => CheckResult::fine("none of the driver"),
+        None => CheckResult::ok("none of the driver"),
         Some(patch) => CheckResult::attention(
             format!("the live patch {patch} changes the NVIDIA driver, in functions that MPU does not redirect"),
             "sudo mpu probe   # says whether the change affects containers",
@@ -85,10 +87,10 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn redirects(host: &Host) -> CheckResult {
-    let Some(list) = LISTS.iter().find_map(|list| host.text(list)) else {
+    let Some(list) = TRACED_FUNCTIONS.iter().find_map(|list| host.text(list)) else {
         return CheckResult::skipped("the kernel's list of traced functions is not mounted, or only root can read it");
     };
-    // `function [module] (count) FLAGS …`: I is an IPMODIFY user, D a direct call.
+    // A line is `function [module] (count) FLAGS …`. The flag I is an IPMODIFY user, D a direct call.
     let redirected: Vec<&str> = list
         .lines()
         .filter(|line| {
@@ -100,13 +102,13 @@ fn redirects(host: &Host) -> CheckResult {
         })
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    let ours = state::read(host).ok().flatten().is_some_and(|state| state.phase.is_placed());
+    let is_ours = state::read(host).ok().flatten().is_some_and(|state| state.phase.is_placed());
     match redirected.first() {
-        Some(function) if !ours => CheckResult::broken(
+        Some(function) if !is_ours => CheckResult::broken(
             format!("{function} is redirected by something other than MPU"),
-            format!("sudo grep {function} {}   # names the module: unload it, then sudo mpu up", LISTS[0]),
+            format!("sudo grep {function} {}   # names the module: unload it, then sudo mpu up", TRACED_FUNCTIONS[0]),
         ),
-        _ => CheckResult::fine(if ours { "MPU's own" } else { "none" }),
+        _ => CheckResult::ok(if is_ours { "MPU's own" } else { "none" }),
     }
 }
 
@@ -116,14 +118,14 @@ fn preload(host: &Host) -> CheckResult {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let named: Vec<&str> =
         lines.flat_map(|line| line.split([' ', '\t', ':'])).filter(|word| !word.is_empty()).collect();
-    // A library that replaces NVML exports NVML's names; an allocator, for example, does not.
-    let meddles = |library: &&&str| {
-        let bytes = host.beginning(library, LONGEST).unwrap_or_default();
-        bytes.windows(NAME.len()).any(|window| window == NAME)
+    // A library that intercepts NVML contains NVML's names. An allocator, for example, does not.
+    let intercepts_nvml = |library: &&&str| {
+        let bytes = host.beginning(library, LIBRARY_LIMIT).unwrap_or_default();
+        bytes.windows(NVML_PREFIX.len()).any(|window| window == NVML_PREFIX)
     };
-    match named.iter().find(meddles) {
-        None if named.is_empty() => CheckResult::fine("none"),
-        None => CheckResult::fine(format!("{}, which does not contain NVML", named.join(", "))),
+    match named.iter().find(intercepts_nvml) {
+        None if named.is_empty() => CheckResult::ok("none"),
+        None => CheckResult::ok(format!("{}, which does not contain NVML", named.join(", "))),
         Some(library) => CheckResult::attention(
             format!("{library} is loaded into every program of this host, and intercepts NVML calls"),
             "cat /etc/ld.so.preload   # MPU does not need an NVML shim there",

@@ -2,8 +2,8 @@
 
 use super::check::{CheckResult, CheckRow, Level};
 use super::engine_in_use::uses_notify;
+use crate::container_engines::{self, GpuSupport};
 use crate::probe::compare;
-use crate::wiring::{self, Wiring};
 use mpu_engine::Engine;
 use mpu_host::config::{Config, Drivers};
 use mpu_host::driver::Driver;
@@ -46,7 +46,7 @@ fn driver(host: &Host) -> CheckResult {
             true => CheckResult::attention("no NVIDIA driver is loaded; MPU waits for one", "sudo modprobe nvidia"),
         };
     };
-    let Some(why) = driver.unknown_because() else { return CheckResult::fine(driver.version) };
+    let Some(why) = driver.unknown_because() else { return CheckResult::ok(driver.version) };
     let what = format!("{}: {why}; MPU translates what it finds there", driver.version);
     match Config::of(host).is_ok_and(|config| config.drivers == Drivers::Known) {
         false => CheckResult::attention(
@@ -74,7 +74,7 @@ fn library(host: &Host) -> CheckResult {
     // With several libraries, the loader decides which one a program gets.
     match found.iter().find(|version| **version == driver.version).or(found.first()) {
         None => CheckResult::skipped("there is no libnvidia-ml.so.1 with a version in the usual places"),
-        Some(version) if *version == driver.version => CheckResult::fine(version),
+        Some(version) if *version == driver.version => CheckResult::ok(version),
         Some(version) => CheckResult::broken(
             format!(
                 "libnvidia-ml is {version}, and the loaded driver is {}: programs get \"Driver/library version mismatch\"",
@@ -87,22 +87,22 @@ fn library(host: &Host) -> CheckResult {
     }
 }
 
-/// The version in the file name at the end of the links of `libnvidia-ml.so.1`. Some hosts have two links
-/// (`.so.1` → `.so.580` → `.so.580.159.04`). None if that name has no full version.
+/// The version in the name of the file to which `libnvidia-ml.so.1` links. Some hosts have two links
+/// (`.so.1` → `.so.580` → `.so.580.159.04`). None if the name has no full version.
 fn version_of(host: &Host, dir: &str) -> Option<String> {
     let mut path = Path::new(dir).join("libnvidia-ml.so.1");
-    // The kernel follows forty (path_resolution(7)).
+    // The kernel follows at most 40 links (path_resolution(7)).
     for _ in 0..40 {
         let Ok(target) = std::fs::read_link(host.at(&path)) else { break };
-        path = normal(&path.parent()?.join(target));
+        path = normalize(&path.parent()?.join(target));
     }
     let version = path.file_name()?.to_str()?.strip_prefix("libnvidia-ml.so.")?;
     let is_whole = host.at(&path).is_file() && version.contains('.');
     is_whole.then(|| version.to_string())
 }
 
-/// Resolves `..` in a path by its text: library folders are no links.
-fn normal(path: &Path) -> PathBuf {
+/// Resolves `..` in a path textually, because library folders are not links.
+fn normalize(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match part {
             Component::ParentDir => drop(path.pop()),
@@ -125,7 +125,7 @@ fn nodes(host: &Host) -> CheckResult {
     });
     match numbered.count() {
         0 => CheckResult::attention("/dev/nvidiactl exists, but there is no /dev/nvidia0", "sudo nvidia-modprobe -c 0"),
-        count => CheckResult::fine(format!("/dev/nvidiactl and {count} GPUs")),
+        count => CheckResult::ok(format!("/dev/nvidiactl and {count} GPUs")),
     }
 }
 
@@ -133,10 +133,10 @@ fn container_gpus(host: &Host) -> CheckResult {
     if uses_notify(host) {
         return CheckResult::skipped("`notify_wrapper` looks at this where the notify engine is used");
     }
-    match wiring::look(host, Engine::Module) {
-        Wiring::NoEngine => CheckResult::skipped("there is no container engine that this mpu knows"),
-        Wiring::Wired { engine, .. } => CheckResult::fine(format!("{engine} does")),
-        Wiring::Missing { engine, fix } => CheckResult::attention(
+    match container_engines::find_gpu_support(host, Engine::Module) {
+        GpuSupport::NoEngine => CheckResult::skipped("there is no container engine that this mpu knows"),
+        GpuSupport::Wired { engine, .. } => CheckResult::ok(format!("{engine} does")),
+        GpuSupport::Missing { engine, fix } => CheckResult::attention(
             format!("{engine} is installed, and not configured to put GPUs into containers"),
             fix,
         ),
@@ -155,8 +155,8 @@ fn containers(host: &Host) -> CheckResult {
     }
     match compare::probe(host) {
         Err(error) => CheckResult::from_error(Level::Attention, &error),
-        Ok(found) if found.shows_host() => CheckResult::fine("the host's processes, as configured"),
-        Ok(found) if found.right => CheckResult::fine("its own processes, by its own numbers"),
+        Ok(found) if found.shows_host() => CheckResult::ok("the host's processes, as configured"),
+        Ok(found) if found.right => CheckResult::ok("its own processes, by its own numbers"),
         Ok(found) => {
             let faults: Vec<&str> = found.faults.iter().map(|fault| fault.explanation).collect();
             let fix = if found.engine_up {

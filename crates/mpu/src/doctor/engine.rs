@@ -1,7 +1,7 @@
 //! Checks of MPU itself: up, of this version, started at boot, with the configured policy.
 
 use super::check::{CheckResult, CheckRow, Level};
-use super::engine_in_use::planned;
+use super::engine_in_use::planned_choice;
 use super::kernel;
 use crate::agent::note::Note;
 use crate::install::journal::{self, JournalState};
@@ -25,10 +25,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The limit for an answer of systemd.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long `systemctl` may take.
+const SYSTEMCTL_TIMEOUT: Duration = Duration::from_secs(10);
 
-const LONGEST_ANSWER: u64 = 1 << 16;
+const SYSTEMCTL_OUTPUT_LIMIT: u64 = 1 << 16;
 
 pub const CHECKS: &[CheckRow] = &[
     ("engine_choice", "which engine `mpu up` would take, and why", choice),
@@ -59,19 +59,19 @@ pub const CHECKS: &[CheckRow] = &[
 ];
 
 fn choice(host: &Host) -> CheckResult {
-    let Some(choice) = planned(host) else {
+    let Some(choice) = planned_choice(host) else {
         return CheckResult::skipped("the state of the loaded module is not known");
     };
     let because = format!("{}: {}", choice.engine.name(), choice.why);
-    // Either engine is right; a better choice is a hint, no problem.
+    // Either engine works, so a better choice is only a hint.
     match choice.better {
-        Some(fix) => CheckResult::fine(format!("{because}; for the module: {fix}")),
-        None => CheckResult::fine(because),
+        Some(fix) => CheckResult::ok(format!("{because}; for the module: {fix}")),
+        None => CheckResult::ok(because),
     }
 }
 
-/// The state of the engine that is up. Only root can read it.
-fn state_of(host: &Host) -> Result<Option<state::State>, CheckResult> {
+/// The module's state, none if it is not loaded. Only root can read it.
+fn read_state(host: &Host) -> Result<Option<state::State>, CheckResult> {
     state::read(host).map_err(|error| match &error {
         state::StateError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             CheckResult::skipped("only root can read the engine's state")
@@ -80,16 +80,16 @@ fn state_of(host: &Host) -> Result<Option<state::State>, CheckResult> {
     })
 }
 
-/// The state of the module, if it is loaded and readable.
-fn loaded(host: &Host) -> Result<state::State, CheckResult> {
-    match state_of(host) {
+/// The module's state, or a skipped check if it is not loaded or not readable.
+fn module_state(host: &Host) -> Result<state::State, CheckResult> {
+    match read_state(host) {
         Ok(state) => state.ok_or_else(|| CheckResult::skipped("the module is not loaded")),
         Err(_) => Err(CheckResult::skipped("the module's state is not known")),
     }
 }
 
 fn up(host: &Host) -> CheckResult {
-    let state = match state_of(host) {
+    let state = match read_state(host) {
         Ok(Some(state)) => state,
         Ok(None) => return supervisor(host),
         Err(result) => return result,
@@ -101,7 +101,7 @@ fn up(host: &Host) -> CheckResult {
                 module cannot be unloaded",
             "# reboot this host; until then `dmesg` says what happened to the kernel's function tracing",
         ),
-        Phase::Waiting if Driver::loaded(host).is_none() => CheckResult::fine("waiting for a driver"),
+        Phase::Waiting if Driver::loaded(host).is_none() => CheckResult::ok("waiting for a driver"),
         Phase::Waiting => CheckResult::broken(
             "a driver is loaded, but the module does not find its functions",
             "sudo mpu up   # reloads it; update MPU if the driver is newer",
@@ -128,17 +128,17 @@ fn up(host: &Host) -> CheckResult {
     }
 }
 
-/// How long the driver may take for the proof that the module translates.
+/// How long the driver may take for the translation test.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Requires a translation from a module whose redirects stand; one that has not translated yet is asked for one.
+/// Requires that a module with placed redirects translates. If it has not translated yet, tests a translation.
 fn proven(host: &Host, state: state::State) -> CheckResult {
     let redirects = state.hooks.len();
     match proof::prove(host, state, probe::call_driver, PROBE_TIMEOUT) {
         Err(error) => CheckResult::from_error(Level::Broken, &error),
-        Ok((state, None)) => CheckResult::fine(format!("{}, {redirects} redirects", state.phase.word())),
+        Ok((state, None)) => CheckResult::ok(format!("{}, {redirects} redirects", state.phase.word())),
         Ok((state, Some(proof))) if !proof.is_fault() => {
-            CheckResult::fine(format!("{}, {redirects} redirects: {}", state.phase.word(), proof.in_words()))
+            CheckResult::ok(format!("{}, {redirects} redirects: {}", state.phase.word(), proof.in_words()))
         }
         Ok((_, Some(proof))) => CheckResult::broken(
             format!("placed: {}", proof.in_words()),
@@ -147,12 +147,12 @@ fn proven(host: &Host, state: state::State) -> CheckResult {
     }
 }
 
-/// The prefix of the headers' answers in a build's log (kmod/mpu_probes.sh).
+/// The prefix of the build log's line about the kernel's headers (kmod/mpu_probes.sh).
 const HEADERS: &str = "mpu: this kernel's headers: ";
 
 fn redirect(host: &Host) -> CheckResult {
-    let Ok(Some(state)) = state_of(host) else {
-        // The findings of the last build help if the module did not come up.
+    let Ok(Some(state)) = read_state(host) else {
+        // If the module did not load, the findings of the last build help.
         let log = host.release().ok().and_then(|release| host.text(Path::new(STORE).join(release).join("build.log")));
         let found = log.as_ref().and_then(|log| log.lines().find_map(|line| line.trim().strip_prefix(HEADERS)));
         return match found {
@@ -170,20 +170,20 @@ fn redirect(host: &Host) -> CheckResult {
     let built = state.probes.map_or_else(String::new, |probes| format!("; built with {probes}"));
     match state.redirect.as_deref() {
         None => CheckResult::skipped(format!("no redirect is placed, or the module does not say{built}")),
-        Some("direct") => CheckResult::fine(format!("direct calls{built}")),
-        Some("ipmodify") => CheckResult::fine(format!("ipmodify, which costs more than direct calls{built}")),
-        Some(other) => CheckResult::fine(format!("{other}{built}")),
+        Some("direct") => CheckResult::ok(format!("direct calls{built}")),
+        Some("ipmodify") => CheckResult::ok(format!("ipmodify, which costs more than direct calls{built}")),
+        Some(other) => CheckResult::ok(format!("{other}{built}")),
     }
 }
 
 fn argument(host: &Host) -> CheckResult {
-    let state = match loaded(host) {
+    let state = match module_state(host) {
         Ok(state) => state,
         Err(result) => return result,
     };
     match state.argument {
         None => CheckResult::skipped("no redirect is placed, or the module does not say"),
-        Some(Argument::Driver) => CheckResult::fine("the driver's own"),
+        Some(Argument::Driver) => CheckResult::ok("the driver's own"),
         Some(Argument::Claimed { errno }) => {
             let why = std::io::Error::from_raw_os_error(errno);
             CheckResult::attention(
@@ -200,8 +200,8 @@ fn argument(host: &Host) -> CheckResult {
 }
 
 fn orphans(host: &Host) -> CheckResult {
-    match loaded(host) {
-        Ok(state) if state.orphans == 0 => CheckResult::fine("none"),
+    match module_state(host) {
+        Ok(state) if state.orphans == 0 => CheckResult::ok("none"),
         Ok(state) => CheckResult::attention(
             format!(
                 "{} callers died inside the driver, which crashed; only a reboot frees what they held there",
@@ -217,7 +217,7 @@ fn orphans(host: &Host) -> CheckResult {
 fn supervisor(host: &Host) -> CheckResult {
     match client::state(host) {
         Ok(Some(state)) if state.state == Phase::Armed => {
-            CheckResult::fine(format!("notify, armed: {} containers have its listener", state.containers.len()))
+            CheckResult::ok(format!("notify, armed: {} containers have its listener", state.containers.len()))
         }
         Ok(Some(state)) => CheckResult::broken(
             format!("the notify engine is {}: it accepts no new container", state.state),
@@ -243,13 +243,13 @@ fn version(host: &Host) -> CheckResult {
         let what = format!("the notify engine is MPU {}, and this is mpu {this}", state.version);
         return CheckResult::attention(what, "sudo mpu up --replace");
     }
-    match state_of(host) {
-        Ok(Some(state)) if state.version == this => CheckResult::fine(this),
+    match read_state(host) {
+        Ok(Some(state)) if state.version == this => CheckResult::ok(this),
         Ok(Some(state)) => CheckResult::attention(
             format!("the engine is MPU {}, and this is mpu {this}", state.version),
             "sudo mpu up --replace",
         ),
-        Ok(None) if matches!(client::state(host), Ok(Some(_))) => CheckResult::fine(this),
+        Ok(None) if matches!(client::state(host), Ok(Some(_))) => CheckResult::ok(this),
         Ok(None) => CheckResult::skipped("no engine is up"),
         Err(_) => CheckResult::skipped("the engine's state is not known"),
     }
@@ -257,7 +257,7 @@ fn version(host: &Host) -> CheckResult {
 
 fn swap(host: &Host) -> CheckResult {
     match Instance::MpuNext.is_loaded(host) {
-        false => CheckResult::fine("no"),
+        false => CheckResult::ok("no"),
         true => CheckResult::attention("mpu_next is loaded: a replacement was interrupted", "sudo mpu up --replace"),
     }
 }
@@ -276,7 +276,7 @@ fn untranslated(host: &Host) -> CheckResult {
         .map(|(reason, count)| format!("{count} × {reason}"))
         .collect();
     match found.is_empty() {
-        true => CheckResult::fine("none"),
+        true => CheckResult::ok("none"),
         false => CheckResult::attention(
             found.join(", "),
             "sudo mpu status   # explains each reason; a newer MPU may know the size",
@@ -305,23 +305,23 @@ fn service(host: &Host) -> CheckResult {
     let failed = host.tool("systemctl").and_then(|systemctl| {
         let mut command = Command::new(systemctl);
         command.args(["is-failed", "--quiet", "mpu.service"]).stdin(Stdio::null());
-        Some(child::run(&mut command, PATIENCE, LONGEST_ANSWER).ok()?.status?.success())
+        Some(child::run(&mut command, SYSTEMCTL_TIMEOUT, SYSTEMCTL_OUTPUT_LIMIT).ok()?.status?.success())
     });
     match failed {
         Some(true) => CheckResult::broken(
             "mpu.service has failed",
             "sudo journalctl -u mpu -n 20   # says why; then sudo systemctl start mpu",
         ),
-        Some(false) => CheckResult::fine("enabled"),
-        None => CheckResult::fine("enabled; there is no systemctl to ask whether it has failed"),
+        Some(false) => CheckResult::ok("enabled"),
+        None => CheckResult::ok("enabled; there is no systemctl to ask whether it has failed"),
     }
 }
 
 fn installation(host: &Host) -> CheckResult {
     match journal::read_state(host) {
-        JournalState::Nothing => {}
+        JournalState::Idle => {}
         JournalState::Running => return CheckResult::skipped("an installation, an upgrade or a removal is going on"),
-        JournalState::BrokenOff => {
+        JournalState::Interrupted => {
             return CheckResult::broken("an installation was interrupted", "sudo mpu install   # undoes it first");
         }
     }
@@ -330,16 +330,16 @@ fn installation(host: &Host) -> CheckResult {
             format!("MPU is installed twice: as a package ({manager}) and by `mpu install`"),
             format!("sudo /usr/local/bin/mpu uninstall   # it asks you to remove the package first: {remove}"),
         ),
-        (Some(Package { manager, .. }), None) => CheckResult::fine(format!("as a package ({manager})")),
-        (None, Some(record)) => CheckResult::fine(format!("by hand, {}", record.version)),
-        (None, None) => CheckResult::fine("not installed; this mpu runs from its present place"),
+        (Some(Package { manager, .. }), None) => CheckResult::ok(format!("as a package ({manager})")),
+        (None, Some(record)) => CheckResult::ok(format!("by hand, {}", record.version)),
+        (None, None) => CheckResult::ok("not installed; this mpu runs from its present place"),
     }
 }
 
 fn configuration(host: &Host) -> CheckResult {
     match Config::of(host) {
         Ok(config) => match config.warnings(host).first() {
-            None => CheckResult::fine(format!("{} rules", config.rules.len())),
+            None => CheckResult::ok(format!("{} rules", config.rules.len())),
             Some(warning) => CheckResult::attention(warning, "mpu config check   # has every such rule"),
         },
         Err(error) => CheckResult::from_error(Level::Broken, &error),
@@ -367,7 +367,7 @@ fn policy(host: &Host) -> CheckResult {
     let of_supervisor = supervisor.map(|state| state.policy);
     match state::read_policy(host).map(|of_module| of_module.or(of_supervisor)) {
         Ok(Some(running)) if running == wanted => {
-            CheckResult::fine(format!("{} rules, and the engine has them", wanted.len()))
+            CheckResult::ok(format!("{} rules, and the engine has them", wanted.len()))
         }
         Ok(Some(_)) => CheckResult::attention("the engine's rules differ from the file", "sudo mpu config apply"),
         Ok(None) => CheckResult::skipped("no engine is up"),

@@ -1,4 +1,4 @@
-//! Decides which engine this host uses, to skip the checks of the other one.
+//! Decides which engine this host uses, so that the other engine's checks are skipped.
 
 use super::check::CheckResult;
 use mpu_engine::Engine;
@@ -8,7 +8,7 @@ use mpu_host::config::Config;
 use mpu_host::host::Host;
 use mpu_notify::client;
 
-/// The engine that is up, or that `mpu up` would choose. If unknown, the module, which needs more.
+/// The engine that is up, or that `mpu up` would choose. If unknown, the module, because it has more checks.
 fn engine_in_use(host: &Host) -> Engine {
     if state::is_loaded(host) {
         return Engine::Module;
@@ -16,11 +16,11 @@ fn engine_in_use(host: &Host) -> Engine {
     if matches!(client::state(host), Ok(Some(_))) {
         return Engine::Notify;
     }
-    planned(host).map_or(Engine::Module, |choice| choice.engine)
+    planned_choice(host).map_or(Engine::Module, |choice| choice.engine)
 }
 
 /// The engine that `mpu up` would choose; none if unknown. Another check reports errors of the configuration.
-pub(super) fn planned(host: &Host) -> Option<Choice> {
+pub(super) fn planned_choice(host: &Host) -> Option<Choice> {
     let config = Config::of(host).unwrap_or_default();
     up::preflight(host, &config, &UpOptions::default()).ok().map(|plan| plan.choice)
 }
@@ -50,7 +50,7 @@ pub(super) fn skip_reason(host: &Host, check: &str) -> Option<CheckResult> {
 
 /// Whether the notify engine is up, or would be chosen.
 pub(super) fn uses_notify(host: &Host) -> bool {
-    let chosen = || planned(host).is_some_and(|choice| choice.engine == Engine::Notify);
+    let chosen = || planned_choice(host).is_some_and(|choice| choice.engine == Engine::Notify);
     matches!(client::state(host), Ok(Some(_))) || !state::is_loaded(host) && chosen()
 }
 

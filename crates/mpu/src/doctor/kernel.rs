@@ -33,21 +33,21 @@ pub const CHECKS: &[CheckRow] = &[
 
 fn root(host: &Host) -> CheckResult {
     match host.has_capability(CAP_SYS_MODULE) {
-        true => CheckResult::fine("yes"),
+        true => CheckResult::ok("yes"),
         false => CheckResult::attention("not root: files that only root may read were not checked", "sudo mpu doctor"),
     }
 }
 
 fn kernel(host: &Host) -> CheckResult {
     match checks::kernel(host) {
-        Ok(release) => CheckResult::fine(release),
+        Ok(release) => CheckResult::ok(release),
         Err(unfit) => CheckResult::from_error(Level::Broken, &unfit),
     }
 }
 
 fn modules_allowed(host: &Host) -> CheckResult {
     match (host.modules_disabled(), state::is_loaded(host)) {
-        (false, _) => CheckResult::fine("yes"),
+        (false, _) => CheckResult::ok("yes"),
         (true, true) => CheckResult::attention(
             "module loading is disabled: the engine that is up works, and cannot be replaced before a reboot",
             "sudo systemctl enable mpu.service   # so that the next boot starts it before the setting applies",
@@ -58,7 +58,7 @@ fn modules_allowed(host: &Host) -> CheckResult {
 
 fn tracing(host: &Host) -> CheckResult {
     match (host.ftrace_disabled(), state::read(host)) {
-        (false, _) => CheckResult::fine("on"),
+        (false, _) => CheckResult::ok("on"),
         (true, Ok(Some(state))) if state.phase.is_placed() => CheckResult::broken(
             "function tracing was switched off (kernel.ftrace_enabled = 0) under the module: its redirects do \
                 nothing, and containers see what \
@@ -74,25 +74,25 @@ fn signatures(host: &Host) -> CheckResult {
     let locked = host.lockdown() != Lockdown::None;
     let boot = match (secure_boot, locked, host.enforces_signatures()) {
         (_, false, false) => {
-            return CheckResult::fine(if secure_boot { "Secure Boot; any module loads" } else { "any module loads" });
+            return CheckResult::ok(if secure_boot { "Secure Boot; any module loads" } else { "any module loads" });
         }
         (true, ..) => "Secure Boot: signed modules only",
         (_, true, _) => "the kernel is locked down: signed modules only",
         _ => "the kernel accepts signed modules only",
     };
     if state::is_loaded(host) {
-        return CheckResult::fine(format!("{boot}; the module is loaded"));
+        return CheckResult::ok(format!("{boot}; the module is loaded"));
     }
     let release = host.release().unwrap_or_default();
     let installed = ready_made(host, &release);
     if installed.as_ref().is_some_and(|built| built.signed) {
-        return CheckResult::fine(format!("{boot}; the installed module is signed"));
+        return CheckResult::ok(format!("{boot}; the installed module is signed"));
     }
     let unsigned = installed.as_ref().map(|built| built.path.as_path());
-    let fix = super::check::typeable(signing::advice(host, &release, unsigned));
+    let fix = super::check::shell_safe(signing::advice(host, &release, unsigned));
     match Key::find(host).filter(|_| unsigned.is_none() && Signer::find(host, &release).is_some()) {
         Some(key) if key.enrolled(host) != Enrolled::No => {
-            CheckResult::fine(format!("{boot}; `mpu up` signs what it builds with {}", key.private))
+            CheckResult::ok(format!("{boot}; `mpu up` signs what it builds with {}", key.private))
         }
         Some(key) => CheckResult::attention(format!("{boot}, and the firmware does not know {}", key.certificate), fix),
         None => CheckResult::broken(format!("{boot}, and there is no signed module of MPU"), fix),
@@ -123,7 +123,7 @@ fn module_file(host: &Host) -> CheckResult {
     let recorded = loaded.map(|record| record.passed_over).unwrap_or_default();
     let over = if recorded.is_empty() { ready.passed_over } else { recorded };
     if over.is_empty() {
-        return CheckResult::fine(used);
+        return CheckResult::ok(used);
     }
     let is_elsewhere = |over: &PassedOver| !over.path.starts_with(host.at("/lib/modules"));
     let fix = match over.iter().any(is_elsewhere) {
@@ -138,10 +138,10 @@ fn module_file(host: &Host) -> CheckResult {
 fn headers(host: &Host) -> CheckResult {
     let Ok(release) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
     if let Some(built) = ready_made(host, &release) {
-        return CheckResult::fine(format!("not needed: {} is there", built.path.display()));
+        return CheckResult::ok(format!("not needed: {} is there", built.path.display()));
     }
     match checks::toolchain(host, &release) {
-        Ok(_) => CheckResult::fine(format!("those of {release}")),
+        Ok(_) => CheckResult::ok(format!("those of {release}")),
         Err(unfit) if host.at(STORE).join(&release).join("mpu.ko").is_file() => {
             CheckResult::from_error(Level::Attention, &unfit)
         }
@@ -157,18 +157,18 @@ fn next_kernel(host: &Host) -> CheckResult {
     releases.sort_by_cached_key(|release| (kernel_release::numbers(release), release.clone()));
     let is_newer = |release: &String| kernel_release::numbers(release) > kernel_release::numbers(&running);
     let Some(newest) = releases.pop().filter(is_newer) else {
-        return CheckResult::fine("the running kernel is the newest");
+        return CheckResult::ok("the running kernel is the newest");
     };
     let built = ready_made(host, &newest).is_some();
     let buildable = host.at("/lib/modules").join(&newest).join("build").join("Makefile").is_file();
     match built || buildable {
-        true => CheckResult::fine(format!(
+        true => CheckResult::ok(format!(
             "{newest}: {}",
             if built { "its module is there" } else { "its headers are there" }
         )),
         false => CheckResult::attention(
             format!("kernel {newest} is installed without its headers: after a boot of that kernel there is no module"),
-            super::check::typeable(host.headers_hint(&newest)),
+            super::check::shell_safe(host.headers_hint(&newest)),
         ),
     }
 }
@@ -183,7 +183,7 @@ pub fn dkms(host: &Host) -> CheckResult {
     let Ok(release) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
     let found = prebuilt::find_installed(host, &release);
     if found.usable.is_some() {
-        return CheckResult::fine(format!("mpu/{version} for {release}"));
+        return CheckResult::ok(format!("mpu/{version} for {release}"));
     }
     let log = tree.join(version).join("build/make.log");
     let failed = host.at(&log).is_file();

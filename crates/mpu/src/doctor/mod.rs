@@ -1,5 +1,5 @@
-//! `mpu doctor`: checks a host for everything that can be wrong with MPU, with a fix for each finding. Changes nothing.
-//! A check that hangs does not stop the others.
+//! `mpu doctor`: checks a host for everything that can be wrong with MPU, and gives a fix for each finding. Changes
+//! nothing. A hanging check does not stop the others.
 
 mod check;
 mod conflicts;
@@ -18,8 +18,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// How long one check may take. A driver that hangs must not hang the doctor.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long one check may take: a hanging driver must not hang the doctor.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The finding of a check, for reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -49,10 +49,10 @@ pub fn checks() -> impl Iterator<Item = (Group, &'static CheckRow)> {
 }
 
 pub fn examine(host: &Host) -> Vec<Finding> {
-    checks().map(|(group, check)| finding(host, group, check, PATIENCE)).collect()
+    checks().map(|(group, check)| run_check(host, group, check, CHECK_TIMEOUT)).collect()
 }
 
-/// The order in which findings are to be fixed, from a bare node to a container that sees its GPU.
+/// The order in which to fix findings, from a bare node to a container with a GPU.
 const ORDER: [&str; 17] = [
     "root",
     "configuration",
@@ -73,8 +73,8 @@ const ORDER: [&str; 17] = [
     "service",
 ];
 
-/// The command to type next; none if all is right. Follows [`ORDER`]. `headers` and the like stand before `engine` only
-/// if they keep it from coming up.
+/// The next command to type; none if all is right. Follows [`ORDER`]. Missing headers come before `engine`, but only if
+/// no engine is up and they prevent it.
 pub fn next(findings: &[Finding]) -> Option<&str> {
     let is_wrong = |finding: &&Finding| finding.level > Level::Skipped && finding.fix.is_some();
     let broken = |id: &str| findings.iter().find(|f| f.check == id && is_wrong(f));
@@ -88,14 +88,14 @@ pub fn next(findings: &[Finding]) -> Option<&str> {
     in_order.or_else(worst).and_then(|finding| finding.fix.as_deref())
 }
 
-fn finding(host: &Host, group: Group, check: &CheckRow, patience: Duration) -> Finding {
+fn run_check(host: &Host, group: Group, check: &CheckRow, timeout: Duration) -> Finding {
     let (send, receive) = mpsc::channel();
     let (host, &(id, _, look)) = (host.clone(), check);
     // A hanging check stays in its thread; the process ends without it.
     thread::spawn(move || drop(send.send(engine_in_use::skip_reason(&host, id).unwrap_or_else(|| look(&host)))));
-    let result = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
+    let result = receive.recv_timeout(timeout).unwrap_or_else(|error| match error {
         mpsc::RecvTimeoutError::Timeout => {
-            let hangs = format!("no answer within {} s: something that this check reads hangs", patience.as_secs());
+            let hangs = format!("no answer within {} s: something that this check reads hangs", timeout.as_secs());
             CheckResult::broken(hangs, "dmesg | tail -n 50")
         }
         mpsc::RecvTimeoutError::Disconnected => CheckResult::broken(
@@ -124,7 +124,7 @@ mod tests {
         let hangs: fn(&Host) -> CheckResult = |_| loop {
             thread::park();
         };
-        let found = finding(&Host::this(), Group::Driver, &("x", "", hangs), Duration::from_millis(50));
+        let found = run_check(&Host::this(), Group::Driver, &("x", "", hangs), Duration::from_millis(50));
         assert!(found.level == Level::Broken && found.seen.contains("hangs"));
     }
 }

@@ -2,9 +2,9 @@
 
 use super::check::{CheckResult, CheckRow, Level};
 use super::engine_in_use::{not_used, uses_notify};
-use crate::listing::columns::harmless;
+use crate::container_engines::{self, GpuSupport};
+use crate::listing::columns::printable;
 use crate::nri::presence::{self, Plugin, Standing};
-use crate::wiring::{self, Wiring};
 use mpu_core::HostPid;
 use mpu_engine::Engine;
 use mpu_engine::module::state;
@@ -48,7 +48,7 @@ const OURS: &str = "mpu-container";
 
 fn kernel(host: &Host) -> CheckResult {
     match unfit(host) {
-        None => CheckResult::fine("the kernel has all of it"),
+        None => CheckResult::ok("the kernel has all of it"),
         Some(error) if uses_notify(host) => CheckResult::from_error(Level::Broken, &error),
         Some(_) => not_used(),
     }
@@ -63,11 +63,11 @@ fn socket(host: &Host) -> CheckResult {
         );
     }
     match client::state(host) {
-        Ok(None) => CheckResult::fine("there is none"),
+        Ok(None) => CheckResult::ok("there is none"),
         Ok(Some(state)) => {
             let served =
                 format!("{}: {} containers, {} listeners", state.state, state.containers.len(), state.listeners);
-            CheckResult::fine(served)
+            CheckResult::ok(served)
         }
         Err(error) if error.exit() == Exit::Refused => {
             CheckResult::skipped("only root can reach the notify engine's sockets")
@@ -81,29 +81,32 @@ fn wrapper(host: &Host) -> CheckResult {
         return CheckResult::skipped("only root can see whether a plugin brings the listener");
     }
     if let Some(plugin) = presence::plugins(host).iter().find(|plugin| plugin.standing == Standing::Serves) {
-        return CheckResult::fine(format!("`mpu nri` does it: {}", plugin.words));
+        return CheckResult::ok(format!("`mpu nri` does it: {}", plugin.words));
     }
     let is_ours = |path: &Path| {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
         target.file_name().is_some_and(|name| name == OURS)
     };
-    let configure = match wiring::look(host, Engine::Notify) {
-        Wiring::Missing { fix, .. } => fix,
+    let configure = match container_engines::find_gpu_support(host, Engine::Notify) {
+        GpuSupport::Missing { fix, .. } => fix,
         _ => "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio, podman".to_string(),
     };
     match host.tool(WRAPPER) {
         None => CheckResult::attention(
             format!("there is no {WRAPPER}: without `mpu nri`, no container gets the notify engine's listener"),
-            wiring::to_install(host, "then docs/container/README.md; `mpu run -- COMMAND` does not need it"),
+            container_engines::install_hint(
+                host,
+                "then docs/container/README.md; `mpu run -- COMMAND` does not need it",
+            ),
         ),
         Some(path) if !is_ours(&path) => CheckResult::attention(
             format!(
                 "{WRAPPER} is another project's and does not know the notify engine: no container gets its listener"
             ),
-            wiring::to_install(host, "replaces it"),
+            container_engines::install_hint(host, "replaces it"),
         ),
-        Some(_) => match wiring::names_wrapper(host) {
-            Some(file) => CheckResult::fine(format!("{} names it", file.display())),
+        Some(_) => match container_engines::find_wrapper_config(host) {
+            Some(file) => CheckResult::ok(format!("{} names it", file.display())),
             None => CheckResult::attention(
                 "no engine names the wrapper: without `mpu nri`, no container gets the listener",
                 configure,
@@ -117,10 +120,10 @@ fn keeper(host: &Host) -> CheckResult {
         return CheckResult::skipped("the notify engine is not up");
     }
     if !host.at("/run/systemd/system").is_dir() {
-        return CheckResult::fine("this host has no systemd; `mpu notify hold` keeps the engine");
+        return CheckResult::ok("this host has no systemd; `mpu notify hold` keeps the engine");
     }
     if fs::symlink_metadata(host.at("/run/mpu/notify/keeper.sock")).is_err() {
-        return CheckResult::fine(UNIT);
+        return CheckResult::ok(UNIT);
     }
     let fix = match systemd_has_unit(host) {
         true => "sudo mpu status   # when it counts no container: sudo mpu down && sudo mpu up",
@@ -132,7 +135,7 @@ fn keeper(host: &Host) -> CheckResult {
     )
 }
 
-/// Up to so many restarts in an hour may be an operator's own kills.
+/// An operator may kill the supervisor this often in an hour.
 const FEW_RESTARTS: u64 = 3;
 
 fn restarts(host: &Host) -> CheckResult {
@@ -143,9 +146,9 @@ fn restarts(host: &Host) -> CheckResult {
     };
     let (all, recent) = (state.restarts, state.restarts_last_hour);
     if recent <= FEW_RESTARTS {
-        return CheckResult::fine(format!("{all} since the engine began, {recent} in the last hour"));
+        return CheckResult::ok(format!("{all} since the engine began, {recent} in the last hour"));
     }
-    // The count stops there.
+    // The supervisor counts no further.
     let at_least = if recent >= MOST_COUNTED { " or more" } else { "" };
     let fix = match keeper::is_alive(host) {
         true => format!("sudo tail -n 50 {LOG}   # says how each ended, with its last messages; report it"),
@@ -170,7 +173,7 @@ fn rootless(host: &Host) -> CheckResult {
         .collect();
     users.sort();
     match users.as_slice() {
-        [] => CheckResult::fine("none"),
+        [] => CheckResult::ok("none"),
         users => CheckResult::attention(
             format!(
                 "rootless container engines (of uid {}): their containers see what the driver shows by itself",
@@ -182,11 +185,12 @@ fn rootless(host: &Host) -> CheckResult {
     }
 }
 
-/// What happens to containers that the plugin cannot serve.
+/// The fix for containers that the plugin cannot serve.
 const BY_WRAPPER: &str =
     "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default   # or containerd 2.3 or later";
 
-/// Whether all plugins serve; without a plugin, whether the configuration asks for one.
+/// Whether a plugin serves. Reports the best state of all plugins; without a plugin, whether the configuration asks for
+/// one.
 fn nri(host: &Host) -> CheckResult {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return CheckResult::skipped("the module serves every container");
@@ -197,7 +201,7 @@ fn nri(host: &Host) -> CheckResult {
     let plugins = presence::plugins(host);
     let of = |standing| plugins.iter().find(|plugin: &&Plugin| plugin.standing == standing);
     if let Some(plugin) = of(Standing::Serves) {
-        return CheckResult::fine(&plugin.words);
+        return CheckResult::ok(&plugin.words);
     }
     if let Some(plugin) = of(Standing::Partly) {
         let what =
@@ -227,11 +231,11 @@ fn nri(host: &Host) -> CheckResult {
     }
 }
 
-/// Containers that use a GPU and that the notify engine does not serve. A process with another filter and without a
-/// container's id, as under `mpu run`, is not listed: the filter's owner cannot be determined.
+/// Finds containers that use a GPU without the notify engine. A process with a filter but without a container's id, as
+/// under `mpu run`, is not listed, because the owner of the filter cannot be determined.
 fn unserved(host: &Host) -> CheckResult {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
-        return CheckResult::fine("the module serves every container");
+        return CheckResult::ok("the module serves every container");
     }
     let engine = match client::state(host) {
         Ok(Some(state)) => state,
@@ -245,16 +249,17 @@ fn unserved(host: &Host) -> CheckResult {
     let mut served = BTreeSet::new();
     for process in processes(host).filter(|process| is_inside_with_gpu(host, *process)) {
         let container = containers::of(host, process);
-        let is_named = container.as_ref().map(|container| layers(container).any(|layer| engine.answers_for(&layer.id)));
-        let name = container.map_or(format!("process {}", process.get()), |container| shown(&container));
-        match is_named {
+        let is_served =
+            container.as_ref().map(|container| layers(container).any(|layer| engine.answers_for(&layer.id)));
+        let name = container.map_or(format!("process {}", process.get()), |container| printable_name(&container));
+        match is_served {
             Some(true) => served.insert(name),
             None if has_filter(host, process) => false,
             _ => left_out.insert(name),
         };
     }
     if left_out.is_empty() {
-        return CheckResult::fine(format!("{} containers use a GPU, and the engine serves each", served.len()));
+        return CheckResult::ok(format!("{} containers use a GPU, and the engine serves each", served.len()));
     }
     let names: Vec<String> = left_out.into_iter().collect();
     CheckResult::attention(
@@ -264,9 +269,9 @@ fn unserved(host: &Host) -> CheckResult {
     )
 }
 
-/// The container's name, or the beginning of its id, made printable: a user chooses both.
-fn shown(container: &Container) -> String {
-    harmless(container.name.as_deref().unwrap_or(container.short_id()))
+/// The container's name or short id, without control characters: a user chooses both.
+fn printable_name(container: &Container) -> String {
+    printable(container.name.as_deref().unwrap_or(container.short_id()))
 }
 
 /// The container and those around it: a filter is inherited.
@@ -303,7 +308,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn how_plugin_stands_is_how_bad_it_is() {
+    fn plugin_state_decides_finding_level() {
         let fake = FakeHost::in_order();
         let host = fake.host();
         assert_eq!(nri(&host).level, Level::Skipped);
@@ -334,7 +339,7 @@ mod tests {
     fn container_name_has_no_control_characters() {
         let of = |name: Option<&str>, id: &str| {
             let (id, name) = (id.to_string(), name.map(str::to_string));
-            shown(&Container { id, runtime: Runtime::Docker, user: None, name, pod: None, outer: None })
+            printable_name(&Container { id, runtime: Runtime::Docker, user: None, name, pod: None, outer: None })
         };
         assert_eq!(of(Some("train\u{1b}[2J\n"), "a"), "train\u{fffd}[2J\u{fffd}");
         assert_eq!(of(None, "box\u{1b}c"), "box\u{fffd}c");

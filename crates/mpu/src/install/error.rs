@@ -25,11 +25,11 @@ pub enum InstallError {
     #[error("cannot read, write or remove {}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
-    Running(HeldLock),
+    Locked(HeldLock),
     #[error("an interrupted installation cannot be undone: {}", failures.join("; "))]
     NotRestored { path: PathBuf, failures: Vec<String> },
     #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]
-    Unknown { path: PathBuf, source: serde_json::Error },
+    UnknownChange { path: PathBuf, source: serde_json::Error },
     #[error("`{command}` failed: {why}")]
     Failed { command: String, why: String },
     #[error("`{what}` failed and was undone: {reason}{}", list_failures(failures))]
@@ -59,7 +59,7 @@ impl InstallError {
             E::File { .. } => {
                 ("file_unwritable", Failed, "free disk space, or make the folder writable; nothing is left half done")
             }
-            E::Running(held) => return (held.code(), held.exit(), held.fix()),
+            E::Locked(held) => return (held.code(), held.exit(), held.fix()),
             E::NotRestored { path, .. } => {
                 let fix = format!(
                     "look at these files: free disk space, make them writable or move away what is in their place, and try again; to do \
@@ -68,7 +68,7 @@ impl InstallError {
                 );
                 return ("not_restored", Failed, fix);
             }
-            E::Unknown { path, .. } => {
+            E::UnknownChange { path, .. } => {
                 let fix = "run the version of mpu that was broken off; to do without undoing, remove";
                 return ("unknown_change", Failed, format!("{fix} {}", path.display()));
             }

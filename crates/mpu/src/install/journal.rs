@@ -1,7 +1,7 @@
-//! Transactional changes to the host: all are made or all undone, also after a kill.
+//! Makes transactional changes to the host: all or none, also after a kill.
 //!
-//! Before each change `undo.json` records how to undo it; replaced bytes lie beside that file. One function undoes: after a
-//! failure, and at the next start after a kill. The folder is locked meanwhile.
+//! Before each change, `undo.json` records how to undo it. The folder also has copies of replaced files. After a
+//! failure, or at the next start after a kill, the recorded changes are undone. The folder is locked during a change.
 
 use super::error::InstallError;
 use mpu_host::host::Host;
@@ -22,11 +22,11 @@ use std::time::Duration;
 pub(super) const DIR: &str = "/var/lib/mpu/journal";
 const UNDO: &str = "/var/lib/mpu/journal/undo.json";
 
-/// `mpu doctor` holds the lock for a moment when it looks.
+/// `mpu doctor` holds the lock briefly.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// Retries of a program that a child of another thread still has open for writing.
-const BUSY_TRIES: usize = 100;
+const BUSY_RETRIES: usize = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// How to undo one change. Undoing twice is harmless.
@@ -48,12 +48,12 @@ impl Undo {
     }
 }
 
-/// A running change. Dropped without [`Journal::commit`], it is undone.
+/// A change in progress. Dropping it without [`Journal::commit`] undoes it.
 pub struct Journal<'a> {
     host: &'a Host,
     _lock: File,
     undo: Vec<Undo>,
-    is_over: bool,
+    is_finished: bool,
 }
 
 impl<'a> Journal<'a> {
@@ -64,10 +64,10 @@ impl<'a> Journal<'a> {
         let undo: Vec<Undo> = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(source) => return Err(InstallError::File { path, source }),
-            Ok(text) => serde_json::from_slice(&text).map_err(|source| InstallError::Unknown { path, source })?,
+            Ok(text) => serde_json::from_slice(&text).map_err(|source| InstallError::UnknownChange { path, source })?,
         };
         let is_new = undo.is_empty();
-        let mut journal = Journal { host, _lock: lock, undo, is_over: false };
+        let mut journal = Journal { host, _lock: lock, undo, is_finished: false };
         if is_new {
             return Ok(journal);
         }
@@ -80,16 +80,16 @@ impl<'a> Journal<'a> {
     /// Replaces a file, or makes a folder if there are no bytes. Makes missing parents.
     pub fn write(&mut self, path: &Path, mode: u32, bytes: Option<&[u8]>) -> Result<(), InstallError> {
         let at = self.host.at(path);
-        for folder in missing(&at) {
-            self.remember(folder)?;
-            make_folder(folder).map_err(of(folder))?;
+        for folder in missing_parents(&at) {
+            self.record_state(folder)?;
+            make_folder(folder).map_err(file_error(folder))?;
         }
-        self.remember(&at)?;
+        self.record_state(&at)?;
         let written = match bytes {
             None => make_folder(&at),
             Some(bytes) => replace_file_atomically(&at, bytes, Mode::Of(mode)).map(drop),
         };
-        written.map_err(of(&at))
+        written.map_err(file_error(&at))
     }
 
     /// Removes a file, or a folder if it is empty.
@@ -98,19 +98,19 @@ impl<'a> Journal<'a> {
         if fs::symlink_metadata(&at).is_err() {
             return Ok(());
         }
-        self.remember(&at)?;
-        remove(&at).map_err(of(&at))
+        self.record_state(&at)?;
+        remove(&at).map_err(file_error(&at))
     }
 
     /// Records a command that undoes the next change.
-    pub fn will_undo(&mut self, undo: &[String]) -> Result<(), InstallError> {
-        self.note(Undo::Run(undo.to_vec()))
+    pub fn record_undo_command(&mut self, undo: &[String]) -> Result<(), InstallError> {
+        self.append(Undo::Run(undo.to_vec()))
     }
 
     /// Commits the change. Steps that cannot be undone run in `last`, before any other change begins.
     pub fn commit(mut self, last: impl FnOnce()) -> Result<(), InstallError> {
-        self.forget().map_err(of(&self.host.at(UNDO)))?;
-        self.is_over = true;
+        self.discard().map_err(file_error(&self.host.at(UNDO)))?;
+        self.is_finished = true;
         last();
         self.close();
         Ok(())
@@ -123,30 +123,30 @@ impl<'a> Journal<'a> {
 
     /// Simulates a kill.
     #[cfg(test)]
-    pub fn die(self) {
+    pub fn simulate_kill(self) {
         flock(&self._lock, FlockOperation::Unlock).expect("unlocked");
         mem::forget(self);
     }
 
-    fn remember(&mut self, at: &Path) -> Result<(), InstallError> {
+    fn record_state(&mut self, at: &Path) -> Result<(), InstallError> {
         let path = at.to_path_buf();
         let undo = match fs::symlink_metadata(at) {
             Err(_) => Undo::Absent(path),
-            Ok(found) if found.is_symlink() => Undo::Link { path, to: fs::read_link(at).map_err(of(at))? },
+            Ok(found) if found.is_symlink() => Undo::Link { path, to: fs::read_link(at).map_err(file_error(at))? },
             Ok(found) if found.is_dir() => Undo::Folder(path),
             Ok(found) => {
                 let backup = self.host.at(DIR).join(self.undo.len().to_string());
-                fs::copy(at, &backup).and_then(|_| File::open(&backup)?.sync_all()).map_err(of(&backup))?;
+                fs::copy(at, &backup).and_then(|_| File::open(&backup)?.sync_all()).map_err(file_error(&backup))?;
                 Undo::File { path, mode: found.mode() & 0o7777, backup }
             }
         };
-        self.note(undo)
+        self.append(undo)
     }
 
-    fn note(&mut self, undo: Undo) -> Result<(), InstallError> {
+    fn append(&mut self, undo: Undo) -> Result<(), InstallError> {
         let mut all = self.undo.clone();
         all.push(undo);
-        self.save(&all).map_err(of(&self.host.at(UNDO)))?;
+        self.save(&all).map_err(file_error(&self.host.at(UNDO)))?;
         self.undo = all;
         Ok(())
     }
@@ -158,7 +158,7 @@ impl<'a> Journal<'a> {
     /// Undoes from the last to the first. Returns the failures, and whether a file is among them. Only a file that can still be
     /// restored stays in the journal.
     fn undo_all(&mut self) -> (Vec<String>, bool) {
-        let (mut failed, mut retained, mut files_failed) = (Vec::new(), Vec::new(), false);
+        let (mut failed, mut kept, mut files_failed) = (Vec::new(), Vec::new(), false);
         let undo = mem::take(&mut self.undo);
         for step in undo.iter().rev() {
             let Err(why) = restore(self.host, step) else { continue };
@@ -166,28 +166,28 @@ impl<'a> Journal<'a> {
             let is_file = !matches!(step, Undo::Run(_));
             files_failed |= is_file;
             if is_file && step.backup().is_none_or(|backup| backup.exists()) {
-                retained.insert(0, step.clone());
+                kept.insert(0, step.clone());
             }
         }
-        self.is_over = true;
-        if retained.is_empty() {
-            match self.forget() {
+        self.is_finished = true;
+        if kept.is_empty() {
+            match self.discard() {
                 Ok(()) => self.close(),
                 Err(error) => {
                     files_failed = true;
                     failed.push(format!("{}: {error}", self.host.at(UNDO).display()));
                 }
             }
-        } else if self.save(&retained).is_ok() {
+        } else if self.save(&kept).is_ok() {
             let backups = |steps: &[Undo]| -> Vec<PathBuf> { steps.iter().filter_map(Undo::backup).cloned().collect() };
-            let needed = backups(&retained);
+            let needed = backups(&kept);
             backups(&undo).iter().filter(|file| !needed.contains(file)).for_each(|file| drop(fs::remove_file(file)));
         }
         (failed, files_failed)
     }
 
     /// Discards the journal: nothing is undone from here on.
-    fn forget(&self) -> io::Result<()> {
+    fn discard(&self) -> io::Result<()> {
         match fs::remove_file(self.host.at(UNDO)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => File::open(self.host.at(DIR))?.sync_all(),
@@ -204,24 +204,24 @@ impl<'a> Journal<'a> {
 
 impl Drop for Journal<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.is_finished {
             self.undo_all();
         }
     }
 }
 
-/// Locks the folder. The previous holder may have removed it: then the new folder is locked.
+/// Locks the folder. Tries again if the previous holder removed it.
 fn lock(host: &Host) -> Result<File, InstallError> {
     let dir = host.at(DIR);
     loop {
         let made = fs::create_dir_all(&dir).and_then(|()| fs::set_permissions(&dir, Permissions::from_mode(0o700)));
         let folder = match made.and_then(|()| File::open(&dir)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            opened => opened.map_err(of(&dir))?,
+            opened => opened.map_err(file_error(&dir))?,
         };
         lock::hold(&folder, &dir, LOCK_WAIT, |_| ()).map_err(|error| match error {
-            LockError::Held(held) => InstallError::Running(held),
-            LockError::Io(source) => of(&dir)(source),
+            LockError::Held(held) => InstallError::Locked(held),
+            LockError::Io(source) => file_error(&dir)(source),
         })?;
         if is_at(&folder, &dir) {
             return Ok(folder);
@@ -233,24 +233,24 @@ fn lock(host: &Host) -> Result<File, InstallError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalState {
     /// No journal, or not root.
-    Nothing,
+    Idle,
     /// A process changes the host now.
     Running,
     /// A process was killed during a change, or could not undo it.
-    BrokenOff,
+    Interrupted,
 }
 
 /// Reads the state of the journal.
 pub fn read_state(host: &Host) -> JournalState {
-    let Ok(folder) = File::open(host.at(DIR)) else { return JournalState::Nothing };
+    let Ok(folder) = File::open(host.at(DIR)) else { return JournalState::Idle };
     match flock(&folder, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => JournalState::Running,
-        _ if host.at(UNDO).exists() => JournalState::BrokenOff,
-        _ => JournalState::Nothing,
+        _ if host.at(UNDO).exists() => JournalState::Interrupted,
+        _ => JournalState::Idle,
     }
 }
 
-fn of(path: &Path) -> impl FnOnce(io::Error) -> InstallError + '_ {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> InstallError + '_ {
     move |source| InstallError::File { path: path.to_path_buf(), source }
 }
 
@@ -264,15 +264,16 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
             return Err(format!("{}: what it was is lost: there is no {}", path.display(), backup.display()));
         }
         Undo::File { path, mode, backup } => {
-            let restored = missing(path).iter().try_for_each(|folder| make_folder(folder)).and_then(|()| {
-                // A copy gets the SELinux label of its folder. A link needs no space on a full disk.
+            let restored = missing_parents(path).iter().try_for_each(|folder| make_folder(folder)).and_then(|()| {
+                // Prefer a new file, which gets the SELinux label of its folder. If the disk is full, link the backup
+                // instead.
                 replace_file_atomically(path, &fs::read(backup)?, Mode::Of(*mode)).map(drop).or_else(|error| {
-                    let beside = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
+                    let temporary = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
                     let linked = fs::set_permissions(backup, Permissions::from_mode(*mode))
-                        .and_then(|()| fs::hard_link(backup, &beside))
-                        .and_then(|()| fs::rename(&beside, path));
-                    // It stays if both are one file already (rename(2)).
-                    let _ = fs::remove_file(&beside);
+                        .and_then(|()| fs::hard_link(backup, &temporary))
+                        .and_then(|()| fs::rename(&temporary, path));
+                    // rename(2) leaves it if both names are already the same file.
+                    let _ = fs::remove_file(&temporary);
                     linked.map_err(|_| error)
                 })
             });
@@ -292,7 +293,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// The folders above a path that do not exist, outermost first.
-fn missing(path: &Path) -> Vec<&Path> {
+fn missing_parents(path: &Path) -> Vec<&Path> {
     let mut missing: Vec<&Path> = path.ancestors().skip(1).take_while(|folder| !folder.exists()).collect();
     missing.reverse();
     missing
@@ -312,7 +313,7 @@ pub fn output(host: &Host, command: &[String]) -> Result<Output, InstallError> {
     let mut child = Command::new(tool);
     child.args(arguments).env("PATH", Host::this().search_path()).env("LC_ALL", "C").stdin(Stdio::null());
     let mut output = child.output();
-    for _ in 0..BUSY_TRIES {
+    for _ in 0..BUSY_RETRIES {
         if !output.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ExecutableFileBusy) {
             break;
         }

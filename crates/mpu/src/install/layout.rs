@@ -16,11 +16,11 @@ pub enum Layout {
 
 impl Layout {
     pub fn executable(self) -> PathBuf {
-        Path::new(self.places()[0]).join("bin/mpu")
+        Path::new(self.paths()[0]).join("bin/mpu")
     }
 
     /// The prefix, the folders of units and of udev's rules, and Zsh's completion below share.
-    fn places(self) -> [&'static str; 4] {
+    fn paths(self) -> [&'static str; 4] {
         match self {
             Layout::Package => {
                 ["/usr", "/usr/lib/systemd/system", "/usr/lib/udev/rules.d", "zsh/vendor-completions/_mpu"]
@@ -68,7 +68,7 @@ macro_rules! packaged {
 
 /// All items of an installation; without the module's sources if `sources` has none.
 pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources, documents: &Documents) -> Vec<Item> {
-    let [prefix, units, rules, zsh] = layout.places().map(Path::new);
+    let [prefix, units, rules, zsh] = layout.paths().map(Path::new);
     let (dkms, share) = (dkms_sources(VERSION), prefix.join("share"));
     // Modules built elsewhere go there in any layout.
     let modules = prebuilt::FOLDERS[0].into();

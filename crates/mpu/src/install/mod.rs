@@ -1,6 +1,7 @@
-//! Installing MPU on this host, upgrading and removing it: all of a change, or none of it.
+//! Installs, upgrades and removes MPU on this host: completely or not at all.
 //!
-//! [`layout`] lists the files, [`plan`] the steps and how each is undone; [`carry_out`] does them, and [`journal`] undoes them.
+//! [`layout`] lists the files, and [`plan`] lists the steps with their undo commands. [`carry_out`] runs the steps, and
+//! [`journal`] undoes them.
 
 mod error;
 pub mod journal;
@@ -64,7 +65,7 @@ pub struct InstallOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum Became {
+pub enum InstallResult {
     Installed,
     Upgraded,
     Uninstalled,
@@ -77,7 +78,7 @@ pub enum Became {
 #[schemars(rename = "Installation")]
 pub struct Outcome {
     /// `installed`, `upgraded`, `uninstalled`, `unchanged` or `planned` (with --dry-run).
-    pub result: Became,
+    pub result: InstallResult,
     /// The version that this executable installs; for an uninstallation, the removed one.
     pub version: String,
     /// The version before.
@@ -95,14 +96,14 @@ pub fn install(
     options: &InstallOptions,
     documents: &Documents,
 ) -> Result<Outcome, Explained> {
-    let journal = begin(host, kernel, options.dry_run, |package| package.upgrade)?;
+    let journal = begin_change(host, kernel, options.dry_run, |package| package.upgrade)?;
     let old = Record::read(host);
     if let Some(old) = old.as_ref().filter(|old| numbers(&old.version) > numbers(VERSION)) {
         return Err(InstallError::Newer { installed: old.version.clone() }.into());
     }
-    let sources = options.source.as_deref().map_or_else(Sources::carried, Sources::in_directory)?;
+    let sources = options.source.as_deref().map_or_else(Sources::embedded, Sources::in_directory)?;
     let items = layout::items(Layout::Local, executable(options.executable.as_deref())?, &sources, documents);
-    // What keeps the module from being built here would also fail under DKMS; the next `mpu up` checks again.
+    // If the module cannot be built here, DKMS would fail, too. The next `mpu up` checks again.
     let config = Config::of(host).unwrap_or_default();
     let module = raise::ModuleOptions {
         source: options.source.clone(),
@@ -110,13 +111,13 @@ pub fn install(
         ..raise::ModuleOptions::default()
     };
     let planned = module_plan::preflight(host, &module, Driver::loaded(host).as_ref());
-    let by_notify = module_plan::unfit(host, &planned).is_some()
+    let uses_notify = module_plan::unfit(host, &planned).is_some()
         && (config.engine == EngineSetting::Notify
             || config.engine == EngineSetting::Auto && notify::raise::unfit(host).is_none());
     let tools = HostTools::of(host);
-    let is_built = !sources.files.is_empty() && !by_notify && config.modules != Modules::Prebuilt;
-    let steps = plan::install(host, items, tools.dkms && is_built, old.as_ref(), !options.no_start);
-    let missing = [(!tools.dkms, NO_DKMS), (!tools.systemd, NO_SYSTEMD), (by_notify, NOT_BUILT)];
+    let builds_with_dkms = !sources.files.is_empty() && !uses_notify && config.modules != Modules::Prebuilt;
+    let steps = plan::install(host, items, tools.dkms && builds_with_dkms, old.as_ref(), !options.no_start);
+    let missing = [(!tools.dkms, NO_DKMS), (!tools.systemd, NO_SYSTEMD), (uses_notify, NOT_BUILT)];
     let before = old.map(|old| old.version);
     let changes = |step: &Step| match &step.action {
         Action::Write(_) | Action::Remove(_) => true,
@@ -128,16 +129,16 @@ pub fn install(
         && (state::read(host)?.is_some_and(|state| state.version == VERSION)
             || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed));
     let result = match before.as_deref() {
-        _ if options.dry_run => Became::Planned,
-        Some(VERSION) if (is_up || options.no_start) && !steps.iter().any(changes) => Became::Unchanged,
-        None | Some(VERSION) => Became::Installed,
-        Some(_) => Became::Upgraded,
+        _ if options.dry_run => InstallResult::Planned,
+        Some(VERSION) if (is_up || options.no_start) && !steps.iter().any(changes) => InstallResult::Unchanged,
+        None | Some(VERSION) => InstallResult::Installed,
+        Some(_) => InstallResult::Upgraded,
     };
     let views = steps.iter().filter_map(Step::view).collect();
     let missing = missing.into_iter().filter_map(|(is_missing, sentence)| is_missing.then_some(sentence)).collect();
     let outcome = Outcome { result, version: VERSION.to_string(), before, steps: views, missing };
     match journal {
-        Some(journal) if result != Became::Unchanged => {
+        Some(journal) if result != InstallResult::Unchanged => {
             carry_out(host, kernel, &steps, options.source.as_deref(), journal, || ())?;
         }
         _ => {}
@@ -147,13 +148,13 @@ pub fn install(
 
 /// Removes the installation, and all files that MPU made since.
 pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, Explained> {
-    let journal = begin(host, kernel, dry_run, |package| package.remove)?;
+    let journal = begin_change(host, kernel, dry_run, |package| package.remove)?;
     let record = Record::read(host).ok_or(InstallError::NotInstalled)?;
     let steps = plan::uninstall(host, &record, purge);
     if let Some(journal) = journal {
         carry_out(host, kernel, &steps, None, journal, || {
             // Built modules and records are useless without MPU.
-            remove_beside(&host.at(journal::DIR));
+            remove_siblings(&host.at(journal::DIR));
             // A supervisor with containers continues from memory, and removes its own files.
             if matches!(client::state(host), Ok(None)) {
                 clear_run(host);
@@ -161,13 +162,13 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
         })?;
     }
     let (version, steps) = (record.version, steps.iter().filter_map(Step::view).collect());
-    let result = if dry_run { Became::Planned } else { Became::Uninstalled };
+    let result = if dry_run { InstallResult::Planned } else { InstallResult::Uninstalled };
     Ok(Outcome { result, before: Some(version.clone()), version, steps, missing: Vec::new() })
 }
 
 /// Puts the files of a package below `root`, for the package's build.
 pub fn stage(root: &Path, documents: &Documents) -> Result<(), Explained> {
-    for item in layout::items(Layout::Package, executable(None)?, &Sources::carried()?, documents) {
+    for item in layout::items(Layout::Package, executable(None)?, &Sources::embedded()?, documents) {
         let at = Host::below(root).at(&item.path);
         let folder = if item.bytes.is_some() { at.parent().unwrap_or(root) } else { &at };
         let written = fs::create_dir_all(folder).and_then(|()| match &item.bytes {
@@ -184,8 +185,8 @@ fn executable(path: Option<&Path>) -> Result<Vec<u8>, InstallError> {
     read.map_err(|source| InstallError::Executable { source })
 }
 
-/// Checks the rights, and begins. A dry run changes nothing, and waits for no other change.
-fn begin<'a>(
+/// Checks the rights, and begins a change. A dry run has no journal, and does not wait for another change.
+fn begin_change<'a>(
     host: &'a Host,
     kernel: &dyn Kernel,
     dry_run: bool,
@@ -203,7 +204,7 @@ fn begin<'a>(
     if dry_run { Ok(None) } else { Ok(Some(Journal::begin(host)?)) }
 }
 
-/// Carries out a plan completely or not at all, then the steps that cannot be undone.
+/// Carries out a plan completely or not at all, then runs `last`, which cannot be undone.
 fn carry_out(
     host: &Host,
     kernel: &dyn Kernel,
@@ -213,15 +214,15 @@ fn carry_out(
     last: impl FnOnce(),
 ) -> Result<(), Explained> {
     for step in steps {
-        // Another process may have raised or lowered an engine since the plan was made.
+        // Another process may have started or stopped an engine since the plan was made.
         let is_undone = match &step.action {
             Action::Raise => !plan::engine_is_up(host),
             Action::Lower => plan::engine_is_up(host),
             _ => true,
         };
-        let undo = step.undo.as_ref().filter(|_| is_undone).map_or(Ok(()), |undo| journal.will_undo(undo));
+        let undo = step.undo.as_ref().filter(|_| is_undone).map_or(Ok(()), |undo| journal.record_undo_command(undo));
         if let Err(error) =
-            undo.map_err(Explained::from).and_then(|()| act(host, kernel, &step.action, source, &mut journal))
+            undo.map_err(Explained::from).and_then(|()| perform(host, kernel, &step.action, source, &mut journal))
         {
             let what = step.view().map_or(String::new(), |view| view.what);
             let (reason, fix) = (chain(&error), error.fix());
@@ -231,7 +232,7 @@ fn carry_out(
     Ok(journal.commit(last)?)
 }
 
-fn act(
+fn perform(
     host: &Host,
     kernel: &dyn Kernel,
     action: &Action,
@@ -276,12 +277,12 @@ fn clear_run(host: &Host) {
         let _ = fs::remove_dir(host.at(folder));
     }
     if !host.at("/run/mpu/agents").exists() {
-        remove_beside(&host.at("/run/mpu/nri"));
+        remove_siblings(&host.at("/run/mpu/nri"));
         let _ = fs::remove_dir(host.at("/run/mpu"));
     }
 }
 
-fn remove_beside(retained: &Path) {
+fn remove_siblings(retained: &Path) {
     for entry in retained.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
         let path = entry.path();
         if path != retained && fs::remove_dir_all(&path).is_err() {
@@ -303,12 +304,12 @@ pub struct Package {
 
 /// The package that MPU was installed from, if any.
 pub fn package(host: &Host) -> Option<Package> {
-    let is_there = |sign: &str| host.text(sign).is_some();
-    // dpkg keeps the list of a removed package until a purge, and not its checksums. Do not read rpm's database: the licence lies here
-    // only if an RPM put it there.
-    let (manager, name) = match is_there("/var/lib/dpkg/info/mpu.md5sums") {
+    let exists = |sign: &str| host.text(sign).is_some();
+    // Until a purge, dpkg keeps a removed package's file list, but not its checksums. rpm's database is not read: only
+    // an RPM puts the licence there.
+    let (manager, name) = match exists("/var/lib/dpkg/info/mpu.md5sums") {
         true => ("dpkg", "mpu"),
-        false if !is_there("/usr/share/licenses/mpu/LICENSE") => return None,
+        false if !exists("/usr/share/licenses/mpu/LICENSE") => return None,
         false if has_dkms_sources(host) => ("rpm", "mpu"),
         false => ("rpm", "mpu-nodkms"),
     };

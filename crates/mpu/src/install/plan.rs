@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A step, and the command that undoes it. An engine's command runs only if the engine was down or up before. Files are
-/// restored without a command.
+/// A step, and the command that undoes it. The undo of an engine's step runs only if the step changes whether the
+/// engine is up. The journal restores files without a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub action: Action,
@@ -31,7 +31,7 @@ pub enum Action {
     Run(Vec<String>),
     /// Does nothing. On rollback, `undo` runs after all later steps are undone.
     Nothing,
-    /// Raises the engine, in the place of an older one.
+    /// Starts the engine, and replaces an older one.
     Raise,
     Lower,
     /// Checks that the engine is up.
@@ -95,19 +95,19 @@ impl HostTools {
     }
 }
 
-fn words(line: &str) -> Vec<String> {
+fn split_words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_string).collect()
 }
 
 fn run(line: &str, undo: Option<&str>) -> Step {
-    Step { action: Action::Run(words(line)), undo: undo.map(words) }
+    Step { action: Action::Run(split_words(line)), undo: undo.map(split_words) }
 }
 
 fn step(action: Action) -> Step {
     Step { action, undo: None }
 }
 
-fn at_last(undo: Vec<String>) -> Step {
+fn on_rollback(undo: Vec<String>) -> Step {
     Step { action: Action::Nothing, undo: Some(undo) }
 }
 
@@ -124,7 +124,7 @@ fn reload(tools: HostTools) -> Vec<Step> {
         .collect()
 }
 
-/// Whether an engine is up. A later step reports errors.
+/// Whether an engine is up. If the state cannot be read, a later step reports the error.
 pub(super) fn engine_is_up(host: &Host) -> bool {
     state::is_loaded(host) || client::state(host).is_ok_and(|state| state.is_some())
 }
@@ -132,20 +132,20 @@ pub(super) fn engine_is_up(host: &Host) -> bool {
 /// The units of the package, in the order of removal.
 const UNITS: [&str; 3] = ["mpu-metrics.service", "mpu-nri.service", "mpu.service"];
 
-/// The word that systemd answers about a unit.
-fn unit_state(host: &Host, question: &str, unit: &str) -> String {
-    let answer = journal::output(host, &words(&format!("systemctl {question} {unit}")));
+/// The output of `systemctl VERB UNIT`, such as `active` or `enabled`.
+fn unit_state(host: &Host, verb: &str, unit: &str) -> String {
+    let answer = journal::output(host, &split_words(&format!("systemctl {verb} {unit}")));
     answer.map_or(String::new(), |answer| String::from_utf8_lossy(&answer.stdout).trim().to_string())
 }
 
-/// Whether a unit runs, or is on its way to.
-fn runs(host: &Host, unit: &str) -> bool {
+/// Whether a unit runs or is starting.
+fn is_running(host: &Host, unit: &str) -> bool {
     matches!(&*unit_state(host, "is-active", unit), "active" | "activating" | "reloading")
 }
 
-/// Disables and stops a unit. Its undo restores both. None if there is nothing to do.
-fn forget(host: &Host, unit: &str) -> Option<Step> {
-    let back = match (&*unit_state(host, "is-enabled", unit), runs(host, unit)) {
+/// The step that disables and stops a unit. Its undo restores both. None if there is nothing to do.
+fn disable_unit(host: &Host, unit: &str) -> Option<Step> {
+    let back = match (&*unit_state(host, "is-enabled", unit), is_running(host, unit)) {
         ("enabled", true) => "enable --now",
         ("enabled", false) => "enable",
         ("enabled-runtime", true) => "enable --runtime --now",
@@ -165,7 +165,8 @@ fn is_config(path: &Path) -> bool {
     path == Path::new(mpu_host::config::FILE)
 }
 
-/// Writes an item if the host has other contents. A file of `/etc` that the administrator changed is kept.
+/// The step that writes an item; none if the host already has it. Keeps a file of `/etc` that the administrator
+/// changed.
 fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     let at = host.at(&item.path);
     let Some(new_bytes) = &item.bytes else { return (!at.is_dir()).then(|| step(Action::Write(item))) };
@@ -173,9 +174,10 @@ fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     if found.as_ref() == Some(new_bytes) {
         return None;
     }
-    let was = old.and_then(|old| old.files.iter().find(|file| file.path == item.path));
-    let is_theirs = is_config(&item.path) || was.is_some() && item.path.starts_with("/etc");
-    let is_kept = is_theirs && found.is_some_and(|found| was.is_none_or(|was| was.sha256 != sha256(&found)));
+    let recorded_file = old.and_then(|old| old.files.iter().find(|file| file.path == item.path));
+    let is_administrators = is_config(&item.path) || recorded_file.is_some() && item.path.starts_with("/etc");
+    let is_kept =
+        is_administrators && found.is_some_and(|found| recorded_file.is_none_or(|file| file.sha256 != sha256(&found)));
     Some(step(if is_kept { Action::Keep(item.path) } else { Action::Write(item) }))
 }
 
@@ -185,7 +187,7 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
     let record = record(host, &items, dkms, tools.systemd, old);
     let replaced = old.filter(|old| old.version != VERSION);
     // Services that run the replaced program, except the engine's own, which hands over.
-    let is_restarted = |unit: &&str| *unit != "mpu.service" && runs(host, unit);
+    let is_restarted = |unit: &&str| *unit != "mpu.service" && is_running(host, unit);
     let restarted: Vec<&str> = match tools.systemd && replaced.is_some() && is_started {
         true => UNITS.into_iter().filter(is_restarted).collect(),
         false => Vec::new(),
@@ -194,15 +196,15 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
     let mut steps = Vec::new();
     // Undo runs from the last step to the first.
     if !restarted.is_empty() {
-        steps.push(at_last(words(&format!("systemctl restart {restarted}"))));
+        steps.push(on_rollback(split_words(&format!("systemctl restart {restarted}"))));
     }
     let program = Layout::Local.executable().display().to_string();
     if replaced.is_some() && is_started && engine_is_up(host) && host.tool(&program).is_some() {
         // Restores the engine of the old version, after its files are back.
-        steps.push(at_last(words(&format!("{program} up --replace"))));
+        steps.push(on_rollback(split_words(&format!("{program} up --replace"))));
     }
     if tools.systemd {
-        steps.push(at_last(words("systemctl daemon-reload")));
+        steps.push(on_rollback(split_words("systemctl daemon-reload")));
     }
     let gone = replaced.into_iter().flat_map(|old| &old.files).map(|file| file.path.clone());
     let gone: Vec<PathBuf> = gone.filter(|path| !items.iter().any(|item| item.path == *path)).collect();
@@ -221,8 +223,8 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
         let own = std::env::current_exe().map_or("mpu".to_string(), |path| path.display().to_string());
         steps.push(Step { action: Action::Raise, undo: Some(vec![own, "down".to_string()]) });
         if tools.systemd {
-            // The engine is up; a started unit lets systemd take it down at shutdown.
-            let undo = (!runs(host, "mpu.service")).then_some("systemctl stop mpu.service");
+            // The engine is already up. Starting the unit lets systemd stop it at shutdown.
+            let undo = (!is_running(host, "mpu.service")).then_some("systemctl stop mpu.service");
             steps.push(run("systemctl start mpu.service", undo));
         }
         steps.push(step(Action::Verify));
@@ -244,10 +246,10 @@ pub fn uninstall(host: &Host, record: &Record, purge: bool) -> Vec<Step> {
     let tools = HostTools::of(host);
     let mut steps = Vec::new();
     if tools.systemd {
-        steps.push(at_last(words("systemctl daemon-reload")));
+        steps.push(on_rollback(split_words("systemctl daemon-reload")));
     }
     if record.service && tools.systemd {
-        steps.extend(UNITS.iter().filter_map(|unit| forget(host, unit)));
+        steps.extend(UNITS.iter().filter_map(|unit| disable_unit(host, unit)));
     }
     let up = vec![Layout::Local.executable().display().to_string(), "up".to_string()];
     steps.push(Step { action: Action::Lower, undo: Some(up) });
@@ -259,7 +261,7 @@ pub fn uninstall(host: &Host, record: &Record, purge: bool) -> Vec<Step> {
         let is_kept = is_config(&file.path) && is_changed && !purge;
         steps.push(step(if is_kept { Action::Keep } else { Action::Remove }(file.path.clone())));
     }
-    // A link in place of a folder is the administrator's.
+    // The administrator may have replaced a folder by a link, which stays.
     let is_folder = |path: &&PathBuf| fs::symlink_metadata(host.at(path)).is_ok_and(|found| found.is_dir());
     let folders = record.directories.iter().rev().filter(is_folder).cloned();
     steps.extend(folders.chain([RECORD.into()]).map(Action::Remove).map(step));

@@ -1,4 +1,4 @@
-//! Interrupts an installation at each step on fake hosts: each must leave the host as it was.
+//! Interrupts an installation at each step, on fake hosts. The host must be as before.
 
 use super::journal::{self, JournalState};
 use super::plan::{Kind, sha256};
@@ -164,7 +164,7 @@ fn repeated_installation_is_unchanged() {
     assert_eq!(node.text(&format!("/var/lib/dkms/mpu-{VERSION}")).expect("a dkms tree").lines().count(), 3);
     assert!(state::is_loaded(&node.host()));
     let before = node.fake().snapshot();
-    assert_eq!(node.install().expect("nothing to do").result, Became::Unchanged);
+    assert_eq!(node.install().expect("nothing to do").result, InstallResult::Unchanged);
     assert_eq!(node.fake().snapshot(), before);
 }
 
@@ -175,7 +175,7 @@ fn dry_run_lists_steps_without_changes() {
     let planned = node.plan().expect("planned");
     assert_eq!(node.fake().snapshot(), before);
     let done = node.install().expect("installed");
-    assert_eq!((planned.result, done.result), (Became::Planned, Became::Installed));
+    assert_eq!((planned.result, done.result), (InstallResult::Planned, InstallResult::Installed));
     assert_eq!(planned.steps, done.steps);
     let places = ["/usr/local/bin/mpu", "dkms add", "dkms install", "systemctl enable", "mpu up", "mpu status"]
         .map(|what| planned.steps.iter().position(|step| step.what.starts_with(what)).expect(what));
@@ -193,7 +193,7 @@ fn unsuitable_host_installs_notify_engine() {
     assert!(done.missing.contains(&NOT_BUILT), "{:?}", done.missing);
     let unit = node.host().at("/etc/systemd/system/mpu-notify.service");
     assert!(!state::is_loaded(&node.host()) && unit.is_file());
-    assert_eq!(node.install().expect("nothing to do").result, Became::Unchanged);
+    assert_eq!(node.install().expect("nothing to do").result, InstallResult::Unchanged);
 
     node.uninstall().expect("removed");
     assert_eq!(*supervisor.commands.lock().expect("ours"), ["retire\n"]);
@@ -213,10 +213,10 @@ fn second_install_adds_buildable_module() {
 
     fs::rename(&away, &make).expect("moved");
     let done = node.install().expect("installed again");
-    assert!(done.result == Became::Installed && done.missing.is_empty(), "{done:?}");
+    assert!(done.result == InstallResult::Installed && done.missing.is_empty(), "{done:?}");
     assert!(node.text(&format!("/var/lib/dkms/mpu-{VERSION}")).is_some() && state::is_loaded(&node.host()));
     assert_eq!(*supervisor.commands.lock().expect("ours"), ["retire\n"]);
-    assert_eq!(node.install().expect("nothing to do").result, Became::Unchanged);
+    assert_eq!(node.install().expect("nothing to do").result, InstallResult::Unchanged);
 }
 
 #[test]
@@ -312,15 +312,15 @@ fn killed_change_is_undone_by_next() {
     node.write("/etc/y", "before");
     let (before, host) = (node.state(), node.host());
     let mut journal = change(&host, &["/usr/local/bin/mpu", "/etc/x"]);
-    journal.will_undo(&["systemctl".into(), "disable".into()]).expect("noted");
+    journal.record_undo_command(&["systemctl".into(), "disable".into()]).expect("noted");
     journal.remove(Path::new("/etc/y")).expect("removed");
     assert_eq!(journal::read_state(&host), JournalState::Running, "this process has it");
     assert_eq!(Journal::begin(&host).err().expect("it goes on").code(), "lock_held");
-    journal.die();
-    assert_eq!(state_at_rest(&host), JournalState::BrokenOff);
+    journal.simulate_kill();
+    assert_eq!(state_at_rest(&host), JournalState::Interrupted);
     assert_ne!(node.state(), before);
     drop(Journal::begin(&host).expect("undone"));
-    assert_eq!((node.state(), node.calls(), journal::read_state(&host)), (before, 1, JournalState::Nothing));
+    assert_eq!((node.state(), node.calls(), journal::read_state(&host)), (before, 1, JournalState::Idle));
     node.install().expect("installed");
 }
 
@@ -340,7 +340,8 @@ fn concurrent_installation_is_refused() {
     assert_eq!(node.state(), before);
 }
 
-/// A removal finishes its last steps before another change can begin, whose files it would remove.
+/// A removal must finish its last steps before another change begins. Otherwise it would remove the other change's
+/// files.
 #[test]
 fn removal_holds_lock_until_all_is_removed() {
     let node = Node::installed();
@@ -370,7 +371,7 @@ fn removal_holds_lock_until_all_is_removed() {
     assert!(!host.at("/var/lib/mpu").exists());
 }
 
-/// A child that another test forks at this moment has the lock until its exec.
+/// The state once no child holds the lock: a child that another test forks has it until its exec.
 fn state_at_rest(host: &Host) -> JournalState {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -390,7 +391,7 @@ fn unrestorable_bytes_stay_in_journal() {
     let host = node.host();
     let mut journal = change(&host, &["/etc/x", "/etc/y", "/etc/new"]);
     journal.remove(Path::new("/etc/z")).expect("removed");
-    journal.will_undo(&["systemctl", "restart", "a.service"].map(str::to_string)).expect("noted");
+    journal.record_undo_command(&["systemctl", "restart", "a.service"].map(str::to_string)).expect("noted");
     node.fake().remove("/etc/x");
     node.write("/etc/x/in/the/way", "");
     let failures = journal.roll_back();
@@ -405,20 +406,20 @@ fn unrestorable_bytes_stay_in_journal() {
     node.write("/etc/y", "since");
     node.write("/etc/new", "since");
     assert_eq!(node.install().expect_err("not yet").code(), "not_restored");
-    assert_eq!(state_at_rest(&host), JournalState::BrokenOff);
+    assert_eq!(state_at_rest(&host), JournalState::Interrupted);
     node.fake().remove("/etc/x");
     drop(Journal::begin(&host).expect("undone"));
     let texts = ["/etc/x", "/etc/y", "/etc/new", "/restarts"].map(|file| node.text(file).unwrap_or_default());
     assert_eq!(texts, ["before", "since", "since", "a.service"]);
-    assert_eq!(journal::read_state(&host), JournalState::Nothing);
+    assert_eq!(journal::read_state(&host), JournalState::Idle);
 }
 
 #[test]
-fn change_of_another_version_stops_everything() {
+fn unknown_journal_entry_stops_undo() {
     let node = Node::new();
     node.write("/etc/x", "before");
     let host = node.host();
-    change(&host, &["/etc/x"]).die();
+    change(&host, &["/etc/x"]).simulate_kill();
     let list = "/var/lib/mpu/journal/undo.json";
     let noted = node.text(list).expect("a list");
     node.write(list, &noted.replacen('[', "[{\"Renamed\":\"/etc/y\"},", 1));
@@ -431,7 +432,7 @@ fn change_of_another_version_stops_everything() {
 }
 
 #[test]
-fn lost_bytes_are_not_called_restored() {
+fn missing_backup_is_reported() {
     let node = Node::new();
     node.write("/etc/x", "before");
     let host = node.host();
@@ -442,11 +443,11 @@ fn lost_bytes_are_not_called_restored() {
     };
     let failures = broken_off().roll_back();
     assert!(failures.len() == 1 && failures[0].contains("/etc/x: what it was is lost"), "{failures:?}");
-    broken_off().die();
+    broken_off().simulate_kill();
     let error = Journal::begin(&host).err().expect("lost");
     assert!(error.code() == "not_restored" && error.fix().contains("look at these files"), "{error}: {}", error.fix());
     drop(Journal::begin(&host).expect("no more can be done, and it was reported"));
-    assert_eq!(journal::read_state(&host), JournalState::Nothing);
+    assert_eq!(journal::read_state(&host), JournalState::Idle);
 }
 
 #[test]
@@ -502,7 +503,7 @@ fn install_replaces_older_version_only() {
     assert_eq!(version(), "0.0.9", "the old engine continues");
 
     let done = node.install().expect("upgraded");
-    assert_eq!((done.result, done.before.as_deref()), (Became::Upgraded, Some("0.0.9")));
+    assert_eq!((done.result, done.before.as_deref()), (InstallResult::Upgraded, Some("0.0.9")));
     let gone = ["/usr/src/mpu-0.0.9", "/var/lib/dkms/mpu-0.0.9"].map(|path| !node.host().at(path).exists());
     assert_eq!(gone, [true; 2]);
     assert_eq!((version(), Record::read(&node.host()).expect("a record").version), (VERSION.into(), VERSION.into()));

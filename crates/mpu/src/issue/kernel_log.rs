@@ -1,5 +1,6 @@
-//! The kernel's messages about MPU: those that the module's sources print, a few of the kernel's about our module, and places in
-//! our code in a crash's trace. Without `--with-names` all other lines are counted only: another program may use our name.
+//! The kernel log's messages about MPU: the module's own, a few of the kernel's about the module, and stack trace
+//! entries in the module's code. Without `--with-names`, other lines with the word mpu are only counted, because
+//! another program may print them.
 
 use mpu_engine::module::sources::Sources;
 use mpu_host::host::Host;
@@ -7,30 +8,30 @@ use mpu_os::child;
 use std::process::{Command, Stdio};
 
 /// Messages of the kernel about a module (kernel/module).
-const OF_THE_KERNEL: [&str; 3] = [
+const KERNEL_MESSAGES: [&str; 3] = [
     "mpu: loading out-of-tree module taints kernel.",
     "mpu: module verification failed: signature and/or required key missing - tainting kernel",
     "mpu_next: module verification failed: signature and/or required key missing - tainting kernel",
 ];
-/// The most that is read of the kernel's log. Its own limit is usually 2 MiB.
-const LONGEST: u64 = 16 << 20;
-/// The latest lines are kept.
-const MOST: usize = 200;
+/// The kernel log is read up to this many bytes. Its own limit is usually 2 MiB.
+const LOG_LIMIT: u64 = 16 << 20;
+/// The number of lines in the report: the latest.
+const LINE_LIMIT: usize = 200;
 
 pub fn messages(host: &Host, with_names: bool) -> String {
-    let dmesg = |tool| child::run(Command::new(tool).stdin(Stdio::null()), super::LONGEST_WAIT, LONGEST);
+    let dmesg = |tool| child::run(Command::new(tool).stdin(Stdio::null()), super::PROGRAM_TIMEOUT, LOG_LIMIT);
     let dmesg = host.tool("dmesg").and_then(|tool| dmesg(tool).ok());
-    // One that printed too much has no status; what it printed is read.
+    // A dmesg that exceeded the limit has no status, but its output is used.
     let Some(dmesg) = dmesg.filter(|done| done.status.is_none_or(|status| status.success())) else {
         return "dmesg cannot be read\n".to_string();
     };
     let log = String::from_utf8_lossy(&dmesg.stdout);
-    let formats = formats(&Sources::carried().map(|sources| sources.files).unwrap_or_default());
+    let formats = formats(&Sources::embedded().map(|sources| sources.files).unwrap_or_default());
     let mentions = log.lines().filter(|line| line.contains("mpu"));
     let (messages, others): (Vec<&str>, Vec<&str>) =
         mentions.partition(|line| with_names || is_ours(message(line), &formats));
     let mut text: String =
-        messages[messages.len().saturating_sub(MOST)..].iter().flat_map(|line| [*line, "\n"]).collect();
+        messages[messages.len().saturating_sub(LINE_LIMIT)..].iter().flat_map(|line| [*line, "\n"]).collect();
     if !others.is_empty() {
         text += &format!("({} more lines have the word mpu; `--with-names` shows them)\n", others.len());
     }
@@ -48,7 +49,7 @@ fn message(line: &str) -> &str {
 
 /// The formats of the module's messages, from its sources; none if the executable carries no sources.
 fn formats(files: &[(String, Vec<u8>)]) -> Vec<String> {
-    let mut formats: Vec<String> = OF_THE_KERNEL.map(str::to_string).to_vec();
+    let mut formats: Vec<String> = KERNEL_MESSAGES.map(str::to_string).to_vec();
     for (_, bytes) in files.iter().filter(|(name, _)| name.ends_with(".c")) {
         let text = String::from_utf8_lossy(bytes);
         let quoted = text.split("pr_").skip(1).filter_map(|rest| rest.split_once("(\"mpu: ")?.1.split('"').next());
@@ -58,12 +59,12 @@ fn formats(files: &[(String, Vec<u8>)]) -> Vec<String> {
 }
 
 fn is_ours(message: &str, formats: &[String]) -> bool {
-    formats.iter().any(|format| fits(message, format)) || is_place(message)
+    formats.iter().any(|format| matches_format(message, format)) || is_code_location(message)
 }
 
 /// Whether a message matches a format: numbers for `%d`, `%u`, `%x`, `%ld` and the like, the name of a function or setting for
 /// `%s`.
-fn fits(message: &str, format: &str) -> bool {
+fn matches_format(message: &str, format: &str) -> bool {
     let Some((before, rest)) = format.split_once('%') else { return message == format };
     let Some(message) = message.strip_prefix(before) else { return false };
     let length = rest.find(|c: char| c.is_ascii_alphabetic() && c != 'l' && c != 'z').map_or(rest.len(), |at| at + 1);
@@ -73,17 +74,17 @@ fn fits(message: &str, format: &str) -> bool {
         false => c.is_ascii_hexdigit() || "-x".contains(c),
     };
     let longest = message.find(|c| !allowed(c)).unwrap_or(message.len());
-    longest > 0 && (1..=longest).rev().any(|end| fits(&message[end..], rest))
+    longest > 0 && (1..=longest).rev().any(|end| matches_format(&message[end..], rest))
 }
 
-/// Whether it is a place in our code: ` ? mpu_enter+0x12/0x80 [mpu]`, or the same after `RIP: 0010:`.
-fn is_place(message: &str) -> bool {
+/// Whether it is a location in the module's code: ` ? mpu_enter+0x12/0x80 [mpu]`, or the same after `RIP: 0010:`.
+fn is_code_location(message: &str) -> bool {
     let message = message.trim();
     let message = message.strip_prefix("RIP: 0010:").or(message.strip_prefix("? ")).unwrap_or(message);
     let Some(place) = message.strip_suffix(" [mpu]") else { return false };
     let Some((function, offset)) = place.split_once("+0x") else { return false };
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._".contains(c);
-    // No longer than the kernel's own names, so that no message of another program matches.
+    // Bounded like the kernel's names, so that no other program's message matches.
     !function.is_empty()
         && function.len() <= 128
         && function.chars().all(is_name)
@@ -101,7 +102,7 @@ mod tests {
         let text =
             |entry: std::fs::DirEntry| Some((entry.file_name().into_string().ok()?, std::fs::read(entry.path()).ok()?));
         let formats = formats(&entries.filter_map(text).collect::<Vec<_>>());
-        assert!(formats.len() >= OF_THE_KERNEL.len() + 6, "{formats:?}");
+        assert!(formats.len() >= KERNEL_MESSAGES.len() + 6, "{formats:?}");
         for (line, expected) in [
             ("[   12.345678] mpu: placed", true),
             ("mpu: nothing is redirected: os_find_ns_pid: error -16", true),

@@ -1,6 +1,7 @@
 //! `mpu doctor --report`: writes the facts of a host for an issue into one file.
 //!
-//! It is an allow-list: numbers, our own words, versions and models. Free text needs `--with-names`.
+//! An allow-list decides what goes in: numbers, MPU's own identifiers, versions and models. Free text needs
+//! `--with-names`.
 
 mod kernel_log;
 
@@ -25,11 +26,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The longest section in bytes: the build's log keeps its end, any other section its beginning.
-const LONGEST: usize = 48 << 10;
-/// The limit for each program.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const SECTION_LIMIT: usize = 48 << 10;
+/// How long a program may take.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);
 const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
-/// Properties of a unit with systemd's words and numbers only.
+/// Properties of a unit whose values are systemd's keywords or numbers.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";
 
 #[derive(Debug, thiserror::Error)]
@@ -91,9 +92,9 @@ pub fn report(host: &Host, with_names: bool) -> String {
 
 /// A bounded section that ends with a newline and has no control characters.
 fn bounded(section: &str) -> String {
-    let text = String::from_utf8_lossy(&section.as_bytes()[..section.len().min(LONGEST)]);
+    let text = String::from_utf8_lossy(&section.as_bytes()[..section.len().min(SECTION_LIMIT)]);
     let text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
-    let cut = if section.len() > LONGEST { "\n(cut)" } else { "" };
+    let cut = if section.len() > SECTION_LIMIT { "\n(cut)" } else { "" };
     match text.trim_end() {
         "" => "none\n".to_string(),
         text => format!("{text}{cut}\n"),
@@ -109,7 +110,7 @@ fn host(host: &Host) -> String {
     let pretty = of_system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or_default();
     let driver = Driver::loaded(host).map_or("none is loaded".to_string(), |driver| {
         let era = driver.known().map_or("unknown".to_string(), |known| driver::native(known).era.to_string());
-        format!("{}, flavour {}, era {era}", plain(&driver.version), word(&driver.flavour))
+        format!("{}, flavour {}, era {era}", version_or_placeholder(&driver.version), debug_name(&driver.flavour))
     });
     let installed = match (install::package(host), Record::read(host)) {
         (Some(Package { manager, .. }), _) => format!("as a package ({manager})"),
@@ -117,17 +118,19 @@ fn host(host: &Host) -> String {
         (None, None) => "no".to_string(),
     };
     let tools = ["dockerd", "containerd", "crio", "podman", "k3s", "nvidia-container-runtime", "systemctl", "dkms"];
-    let there: Vec<&str> = tools.into_iter().filter(|tool| host.tool(tool).is_some()).collect();
+    let found_tools: Vec<&str> = tools.into_iter().filter(|tool| host.tool(tool).is_some()).collect();
     let mut rows = vec![
-        ("system", words(pretty.trim_matches('"')).to_string()),
-        ("kernel", plain(&host.release().unwrap_or_default()).to_string()),
+        ("system", name_or_placeholder(pretty.trim_matches('"')).to_string()),
+        ("kernel", version_or_placeholder(&host.release().unwrap_or_default()).to_string()),
         ("machine", std::env::consts::ARCH.to_string()),
-        ("lockdown", word(&host.lockdown())),
+        ("lockdown", debug_name(&host.lockdown())),
         ("signatures", if host.enforces_signatures() { "demanded" } else { "not demanded" }.to_string()),
         ("driver", driver),
     ];
-    rows.extend(models(host).into_iter().map(|(model, count)| ("GPU", format!("{count} × {}", words(&model)))));
-    rows.extend([("installed", installed), ("programs", there.join(", "))]);
+    rows.extend(
+        models(host).into_iter().map(|(model, count)| ("GPU", format!("{count} × {}", name_or_placeholder(&model)))),
+    );
+    rows.extend([("installed", installed), ("programs", found_tools.join(", "))]);
     lines(rows)
 }
 
@@ -145,17 +148,18 @@ fn models(host: &Host) -> BTreeMap<String, usize> {
     models
 }
 
-fn word(value: &impl Debug) -> String {
+fn debug_name(value: &impl Debug) -> String {
     format!("{value:?}").to_lowercase()
 }
 
 fn engine(engine: &Observed) -> String {
-    let refused = engine.refused.as_ref().map(|(symbol, errno)| format!("{}: error {errno}", plain(symbol)));
+    let refused =
+        engine.refused.as_ref().map(|(symbol, errno)| format!("{}: error {errno}", version_or_placeholder(symbol)));
     let number = |number: Option<u64>| number.map(|number| number.to_string());
     let rows = [
         ("engine", Some(engine.engine.name().to_string())),
-        ("  version", Some(plain(&engine.version).to_string())),
-        ("  state", Some(plain(engine.state.word()).to_string())),
+        ("  version", Some(version_or_placeholder(&engine.version).to_string())),
+        ("  state", Some(version_or_placeholder(engine.state.word()).to_string())),
         ("  refused", refused),
         ("  callers", Some(engine.inside.to_string())),
         ("  orphans", number(engine.orphans)),
@@ -169,17 +173,17 @@ fn engine(engine: &Observed) -> String {
     lines(rows.into_iter().filter_map(|(name, value)| Some((name, value?))))
 }
 
-/// One word: letters, digits and the characters of versions and function names.
-fn plain(text: &str) -> &str {
-    made_of(text, "._-+~")
+/// The text, if it has only characters of versions and function names; otherwise a placeholder.
+fn version_or_placeholder(text: &str) -> &str {
+    or_placeholder(text, "._-+~")
 }
 
-/// The name of a distribution or of a GPU's model.
-fn words(text: &str) -> &str {
-    made_of(text, "._-+~()/ ")
+/// The text, if it can be the name of a distribution or of a GPU model; otherwise a placeholder.
+fn name_or_placeholder(text: &str) -> &str {
+    or_placeholder(text, "._-+~()/ ")
 }
 
-fn made_of<'a>(text: &'a str, others: &str) -> &'a str {
+fn or_placeholder<'a>(text: &'a str, others: &str) -> &'a str {
     let is_allowed = text.len() <= 64 && text.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));
     if is_allowed { text } else { "<not a word>" }
 }
@@ -187,7 +191,7 @@ fn made_of<'a>(text: &'a str, others: &str) -> &'a str {
 fn findings(findings: &[Finding], with_names: bool) -> String {
     let mut text = String::new();
     for finding in findings {
-        let _ = writeln!(text, "{:<9} {}", word(&finding.level), finding.check);
+        let _ = writeln!(text, "{:<9} {}", debug_name(&finding.level), finding.check);
         let fix = finding.fix.iter().map(|fix| format!("fix: {fix}"));
         for output in [finding.seen.clone()].into_iter().chain(fix).filter(|_| with_names) {
             let _ = writeln!(text, "{:<10}{output}", "");
@@ -200,10 +204,10 @@ fn findings(findings: &[Finding], with_names: bool) -> String {
 fn configuration(host: &Host, with_names: bool) -> String {
     let Ok(config) = Config::of(host) else { return "not valid: `mpu config check` says why\n".to_string() };
     let mut text = lines([
-        ("engine", word(&config.engine)),
-        ("drivers", word(&config.drivers)),
-        ("modules", word(&config.modules)),
-        ("visibility", word(&config.visibility)),
+        ("engine", debug_name(&config.engine)),
+        ("drivers", debug_name(&config.drivers)),
+        ("modules", debug_name(&config.modules)),
+        ("visibility", debug_name(&config.visibility)),
         ("redirect", config.redirect.word().to_string()),
         ("notify_cpu", format!("{} %", config.notify_cpu_percent)),
     ]);
@@ -215,7 +219,7 @@ fn configuration(host: &Host, with_names: bool) -> String {
             Selector::Label { label, .. } => ("label", label),
         };
         let pattern = if with_names { pattern.as_str() } else { "<name>" };
-        text += &lines([("rule", format!("{kind} {pattern} sees {}", word(&rule.sees)))]);
+        text += &lines([("rule", format!("{kind} {pattern} sees {}", debug_name(&rule.sees)))]);
     }
     text
 }
@@ -226,11 +230,12 @@ fn units(host: &Host) -> String {
     for unit in UNITS {
         let mut show = Command::new(&systemctl);
         show.args(["show", "--property", PROPERTIES, unit]).stdin(Stdio::null());
-        let output = child::run(&mut show, LONGEST_WAIT, LONGEST as u64).map_or(Vec::new(), |done| done.stdout);
+        let output =
+            child::run(&mut show, PROGRAM_TIMEOUT, SECTION_LIMIT as u64).map_or(Vec::new(), |done| done.stdout);
         let output = String::from_utf8_lossy(&output);
         let properties = output.lines().filter_map(|line| line.split_once('='));
         let properties = properties.filter(|(key, _)| PROPERTIES.split(',').any(|property| property == *key));
-        let states = properties.map(|(key, value)| format!("{key}={}", plain(value)));
+        let states = properties.map(|(key, value)| format!("{key}={}", version_or_placeholder(value)));
         let states: Vec<String> = states.take(PROPERTIES.split(',').count()).collect();
         let _ = writeln!(text, "{unit:<20} {}", states.join(" "));
     }
@@ -241,30 +246,32 @@ fn counters(engine: &Observed) -> String {
     let kinds = [("translated", &engine.translated), ("passed", &engine.passed)].into_iter();
     let all = kinds.flat_map(|(kind, counts)| counts.iter().map(move |(name, count)| (kind, name, count)));
     all.filter(|(.., count)| **count > 0)
-        .map(|(kind, name, count)| format!("{} {kind} {} {count}\n", engine.engine.name(), plain(name)))
+        .map(|(kind, name, count)| {
+            format!("{} {kind} {} {count}\n", engine.engine.name(), version_or_placeholder(name))
+        })
         .collect()
 }
 
-/// The end of the last build's output for this kernel. Without names, only places and first lines of errors in our own sources.
+/// The end of the log of this kernel's last build. Without names, only the places of errors in MPU's own sources.
 fn build_log(host: &Host, with_names: bool) -> String {
     let Ok(release) = host.release() else { return String::new() };
     let path = Path::new(STORE).join(release).join("build.log");
     let bytes = host.beginning(path, 4 << 20).unwrap_or_default();
     if with_names {
-        return String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LONGEST / 2)..]).into_owned();
+        return String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SECTION_LIMIT / 2)..]).into_owned();
     }
     let text = String::from_utf8_lossy(&bytes);
-    let errors: String = text.lines().filter_map(error_of_ours).map(|error| error + "\n").collect();
+    let errors: String = text.lines().filter_map(own_source_error).map(|error| error + "\n").collect();
     format!("{} lines; errors in MPU's sources:\n{errors}", text.lines().count())
 }
 
-/// `mpu_main.c:12:3: error` of a compiler's line.
-fn error_of_ours(line: &str) -> Option<String> {
+/// The place of an error in MPU's sources, such as `mpu_main.c:12:3: error`, from a compiler's line.
+fn own_source_error(line: &str) -> Option<String> {
     let (place, _) = line.split_once(" error: ")?;
     let place = place.rsplit('/').next()?.trim_end_matches(" fatal").trim_end_matches(':');
     let (file, numbers) = place.split_once(':')?;
     let is_place = numbers.chars().all(|c| c.is_ascii_digit() || c == ':');
-    (is_place && file.starts_with("mpu_") && plain(file) == file).then(|| format!("{place}: error"))
+    (is_place && file.starts_with("mpu_") && version_or_placeholder(file) == file).then(|| format!("{place}: error"))
 }
 
 #[cfg(test)]
@@ -284,7 +291,7 @@ mod tests {
             ("mpu_a secret.c:1:2: error: x", None),
             ("mpu_x: 1: 2", None),
         ] {
-            assert_eq!(error_of_ours(line).as_deref(), expected, "{line}");
+            assert_eq!(own_source_error(line).as_deref(), expected, "{line}");
         }
     }
 
@@ -292,9 +299,9 @@ mod tests {
     fn early_build_error_is_reported() {
         let fake = FakeHost::in_order();
         let host = fake.host();
-        let log = format!("/x/mpu_main.c:1:2: error: secret\n{}", "a warning\n".repeat(LONGEST));
+        let log = format!("/x/mpu_main.c:1:2: error: secret\n{}", "a warning\n".repeat(SECTION_LIMIT));
         fake.write(&format!("{STORE}/{}/build.log", host.release().expect("a release")), &log);
-        let expected = format!("{} lines; errors in MPU's sources:\nmpu_main.c:1:2: error\n", LONGEST + 1);
+        let expected = format!("{} lines; errors in MPU's sources:\nmpu_main.c:1:2: error\n", SECTION_LIMIT + 1);
         assert_eq!(build_log(&host, false), expected);
     }
 
@@ -302,8 +309,8 @@ mod tests {
     fn section_is_bounded_and_plain() {
         assert_eq!(bounded(""), "none\n");
         assert_eq!(bounded("a\u{1b}[2J\n\n"), "a\u{fffd}[2J\n");
-        let long = bounded(&"ä".repeat(LONGEST));
-        assert!(long.len() <= LONGEST + 8 && long.ends_with("\n(cut)\n"), "{}", long.len());
+        let long = bounded(&"ä".repeat(SECTION_LIMIT));
+        assert!(long.len() <= SECTION_LIMIT + 8 && long.ends_with("\n(cut)\n"), "{}", long.len());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The columns for GPU processes: title, cell and order of rows of each.
+//! The columns of a list of GPU processes: title, layout, cell and sort order.
 
 use crate::processes::{GpuProcess, Utilisation};
 use Align::{Left, Right};
@@ -62,11 +62,11 @@ pub enum Align {
     Right,
 }
 
-/// Alignment, and the least width that cells are cut to (none: they are never cut).
+/// Alignment, and the least width to which cells are cut. None: cells are never cut.
 pub type Layout = (Align, Option<usize>);
 
 /// Stands for an unknown or absent value.
-pub const NOTHING: &str = "-";
+pub const EMPTY_CELL: &str = "-";
 
 type Cell = fn(&GpuProcess, u64) -> Option<String>;
 type Order = fn(&GpuProcess, &GpuProcess) -> Ordering;
@@ -100,21 +100,21 @@ const ROWS: &[ColumnRow] = &[
     ("COMMAND", (Left, Some(10)), |p, _| command(p), |a, b| command(a).cmp(&command(b))),
 ];
 
-/// Columns that are shown only if they are asked for by name, or by `wide`; those of [`IF_ANY`] only if a row has a value.
-const BY_NAME: &[Column] = &[Column::Uid, Column::Name];
-const BY_WIDE: &[Column] =
+/// Columns that are shown only if `--columns` names them, only with `--wide`, and only if a row has a value.
+const ONLY_BY_NAME: &[Column] = &[Column::Uid, Column::Name];
+const ONLY_WIDE: &[Column] =
     &[Column::Runtime, Column::Id, Column::Outer, Column::MemUtil, Column::Enc, Column::Dec, Column::Age];
-const IF_ANY: &[Column] = &[Column::Mig, Column::Namespace, Column::Pod, Column::Outer, Column::Limit];
+const ONLY_WITH_VALUES: &[Column] = &[Column::Mig, Column::Namespace, Column::Pod, Column::Outer, Column::Limit];
 
-/// The columns to show for these processes.
-pub fn chosen(requested: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec<Column> {
+/// The columns to show for these processes: the requested ones, or the default ones.
+pub fn visible(requested: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec<Column> {
     if !requested.is_empty() {
         return requested.to_vec();
     }
     let any = |column: &Column| processes.iter().any(|process| column.value(process, 0).is_some());
-    let usual = Column::value_variants().iter().filter(|column| !BY_NAME.contains(column));
-    let usual = usual.filter(|column| wide || !BY_WIDE.contains(column));
-    usual.filter(|column| !IF_ANY.contains(column) || any(column)).copied().collect()
+    let usual = Column::value_variants().iter().filter(|column| !ONLY_BY_NAME.contains(column));
+    let usual = usual.filter(|column| wide || !ONLY_WIDE.contains(column));
+    usual.filter(|column| !ONLY_WITH_VALUES.contains(column) || any(column)).copied().collect()
 }
 
 impl Column {
@@ -126,9 +126,9 @@ impl Column {
         ROWS[self as usize].1
     }
 
-    /// The cell of a process at a time, without control characters: a process chooses its name.
+    /// The cell of a process at a time, without control characters: a process can choose its own name.
     pub fn cell(self, process: &GpuProcess, at: u64) -> String {
-        self.value(process, at).map_or(NOTHING.to_string(), |text| harmless(&text))
+        self.value(process, at).map_or(EMPTY_CELL.to_string(), |text| printable(&text))
     }
 
     fn value(self, process: &GpuProcess, at: u64) -> Option<String> {
@@ -250,8 +250,8 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Makes foreign text printable.
-pub fn harmless(text: &str) -> String {
+/// Replaces control characters in text from outside.
+pub fn printable(text: &str) -> String {
     mpu_os::text::printable(text, usize::MAX)
 }
 
@@ -278,11 +278,11 @@ mod tests {
 
     #[test]
     fn control_characters_in_names_are_replaced() {
-        assert_eq!(harmless("a\x1b[2Jb\n\u{202e}é"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}é");
+        assert_eq!(printable("a\x1b[2Jb\n\u{202e}é"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}é");
     }
 
     #[test]
-    fn key_to_sort_by_is_column_and_direction() {
+    fn sort_key_has_column_and_direction() {
         let key = |text: &str| text.parse::<Sort>();
         assert_eq!(key("-memory"), Ok(Sort { column: Column::Memory, descending: true }));
         assert!(key("mem-util").is_ok_and(|key| !key.descending));

@@ -38,7 +38,7 @@ impl Filter {
     /// # Errors
     /// Names the first that does not.
     pub fn check(&self, gpus: &[Gpu]) -> Result<(), ProcessError> {
-        let is_there = |value: &&String| gpus.iter().any(|gpu| is_named(gpu, value));
+        let is_there = |value: &&String| gpus.iter().any(|gpu| gpu_matches(gpu, value));
         let Some(missing) = self.gpu.iter().find(|value| !is_there(value)) else { return Ok(()) };
         let indices: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
         let has = if indices.is_empty() { "none".to_string() } else { indices.join(", ") };
@@ -46,10 +46,10 @@ impl Filter {
     }
 
     /// Whether a process matches.
-    pub fn takes(&self, process: &GpuProcess, gpus: &[Gpu]) -> bool {
+    pub fn matches(&self, process: &GpuProcess, gpus: &[Gpu]) -> bool {
         let containers = || std::iter::successors(process.container.as_ref(), |c| c.outer.as_deref());
         let gpu = || gpus.iter().find(|gpu| gpu.index == process.gpu);
-        any(&self.gpu, |value| process.gpu.to_string() == value || gpu().is_some_and(|gpu| is_named(gpu, value)))
+        any(&self.gpu, |value| process.gpu.to_string() == value || gpu().is_some_and(|gpu| gpu_matches(gpu, value)))
             && any(&self.container, |value| containers().any(|container| is_container(container, value)))
             && any(&self.pod, |value| containers().any(|container| is_pod(container, value)))
             && any(&self.namespace, |value| containers().any(|container| is_namespace(container, value)))
@@ -63,35 +63,36 @@ fn any(values: &[String], is: impl Fn(&str) -> bool) -> bool {
     values.is_empty() || values.iter().any(|value| is(value))
 }
 
-/// The least length of an id's beginning: a shorter text is rather a name.
-const ENOUGH: usize = 4;
+/// The shortest accepted prefix of an id. A shorter text is probably a name.
+const MIN_PREFIX: usize = 4;
 
-fn begins(id: &str, value: &str) -> bool {
-    value.len() >= ENOUGH && id.to_ascii_lowercase().starts_with(&value.to_ascii_lowercase())
+fn has_prefix(id: &str, value: &str) -> bool {
+    value.len() >= MIN_PREFIX && id.to_ascii_lowercase().starts_with(&value.to_ascii_lowercase())
 }
 
-/// Whether a GPU is meant: by index, by the beginning of its UUID or by the end of its bus address.
-pub fn is_named(gpu: &Gpu, value: &str) -> bool {
-    let bus = |id: &String| value.len() >= ENOUGH && id.to_ascii_lowercase().ends_with(&value.to_ascii_lowercase());
+/// Whether the value names the GPU: by index, by the beginning of its UUID or by the end of its bus address.
+pub fn gpu_matches(gpu: &Gpu, value: &str) -> bool {
+    let bus = |id: &String| value.len() >= MIN_PREFIX && id.to_ascii_lowercase().ends_with(&value.to_ascii_lowercase());
     gpu.index.to_string() == value
-        || gpu.uuid.as_ref().is_some_and(|uuid| begins(uuid, value))
+        || gpu.uuid.as_ref().is_some_and(|uuid| has_prefix(uuid, value))
         || gpu.bus_id.as_ref().is_some_and(bus)
 }
 
 fn is_container(container: &Container, value: &str) -> bool {
-    container.name.as_ref().is_some_and(|name| fits(value, name))
-        || begins(&container.id, value)
+    container.name.as_ref().is_some_and(|name| matches_pattern(value, name))
+        || has_prefix(&container.id, value)
         || container.id == value
 }
 
 fn is_pod(container: &Container, value: &str) -> bool {
     let Some(pod) = &container.pod else { return false };
-    pod.name.as_ref().is_some_and(|name| fits(value, name)) || pod.uid.as_ref().is_some_and(|uid| begins(uid, value))
+    pod.name.as_ref().is_some_and(|name| matches_pattern(value, name))
+        || pod.uid.as_ref().is_some_and(|uid| has_prefix(uid, value))
 }
 
 fn is_namespace(container: &Container, value: &str) -> bool {
     let namespace = container.pod.as_ref().and_then(|pod| pod.namespace.as_ref());
-    namespace.is_some_and(|namespace| fits(value, namespace))
+    namespace.is_some_and(|namespace| matches_pattern(value, namespace))
 }
 
 fn is_user(process: &GpuProcess, value: &str) -> bool {
@@ -99,7 +100,7 @@ fn is_user(process: &GpuProcess, value: &str) -> bool {
 }
 
 /// Whether a text matches a pattern, in which `*` stands for anything.
-fn fits(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some((start, pattern)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut rest) = text.strip_prefix(start) else { return false };
     let mut pieces: Vec<&str> = pattern.split('*').collect();
@@ -115,18 +116,18 @@ fn fits(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::fits;
+    use super::matches_pattern;
 
     #[test]
-    fn star_stands_for_anything() {
+    fn star_matches_any_text() {
         for (pattern, text) in
             [("a", "a"), ("*", ""), ("a*", "abc"), ("*c", "abc"), ("a*c", "abc"), ("*b*", "abc"), ("a**c", "ac")]
         {
-            assert!(fits(pattern, text), "{pattern} {text}");
+            assert!(matches_pattern(pattern, text), "{pattern} {text}");
         }
         for (pattern, text) in [("a", "ab"), ("", "a"), ("a*", "ba"), ("*c", "cb"), ("ab*bc", "abc"), ("a*b*c", "acb")]
         {
-            assert!(!fits(pattern, text), "{pattern} {text}");
+            assert!(!matches_pattern(pattern, text), "{pattern} {text}");
         }
     }
 }

@@ -45,7 +45,8 @@ pub struct ListOptions {
 
 /// The list.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Listed {
+#[schemars(rename = "Listed")]
+pub struct ProcessList {
     /// The time of the reading, in seconds since 1970.
     pub at: u64,
     /// All GPUs.
@@ -58,30 +59,30 @@ pub struct Listed {
     pub notes: Vec<String>,
     /// How to show them.
     #[serde(skip)]
-    shown: Shown,
+    table_style: TableStyle,
 }
 
 /// How the table is shown.
 #[derive(Debug, Clone, PartialEq)]
-struct Shown {
+struct TableStyle {
     columns: Vec<Column>,
     headers: bool,
     width: Option<usize>,
 }
 
 /// Selects and sorts the processes of a snapshot.
-pub fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<usize>) -> Listed {
+pub fn select(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<usize>) -> ProcessList {
     let notes = notes(host, &seen);
     let all = seen.processes.len();
     let mut processes: Vec<GpuProcess> =
-        seen.processes.into_iter().filter(|process| options.filter.takes(process, &seen.gpus)).collect();
+        seen.processes.into_iter().filter(|process| options.filter.matches(process, &seen.gpus)).collect();
     columns::sort(&mut processes, &options.sort);
-    let shown = Shown {
-        columns: columns::chosen(&options.columns, options.wide, &processes),
+    let table_style = TableStyle {
+        columns: columns::visible(&options.columns, options.wide, &processes),
         headers: !options.no_headers,
         width: width.filter(|_| !options.wide),
     };
-    Listed { at: seen.at, gpus: seen.gpus, left_out: all - processes.len(), processes, notes, shown }
+    ProcessList { at: seen.at, gpus: seen.gpus, left_out: all - processes.len(), processes, notes, table_style }
 }
 
 /// Notes about what is missing, each with the fix.
@@ -92,25 +93,25 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
             notes.push(format!("the processes of GPU {} are not known: {why}", gpu.index));
         }
     }
-    let dark = seen.processes.iter().filter(|process| process.uid.is_none()).count();
-    if dark > 0 {
+    let unknown = seen.processes.iter().filter(|process| process.uid.is_none()).count();
+    if unknown > 0 {
         notes.push(format!(
-            "{dark} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"
+            "{unknown} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"
         ));
     }
-    let reads_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
-    // A process in its own namespace without a known container may be in one whose runtime hides its state.
+    let can_read_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
+    // A process in its own PID namespace may be in a container whose runtime hides its state from this user.
     let nameless = |p: &&GpuProcess| p.container.as_ref().map_or(p.container_pid.is_some(), |c| c.name.is_none());
     let nameless = seen.processes.iter().filter(nameless).count();
-    if nameless > 0 && !reads_all {
+    if nameless > 0 && !can_read_all {
         notes.push(format!("{nameless} of the processes are in containers that only root can name: sudo mpu ps"));
     }
     notes
 }
 
-impl Listed {
-    /// Notes for standard error, so that a script gets only the table.
-    pub fn beside(&self) -> Vec<String> {
+impl ProcessList {
+    /// The notes, for standard error: standard output has only the table.
+    pub fn stderr_lines(&self) -> Vec<String> {
         let mut lines = self.notes.clone();
         match (self.processes.is_empty(), self.left_out) {
             (true, 0) => lines.push("no process uses a GPU".to_string()),
@@ -121,7 +122,7 @@ impl Listed {
     }
 }
 
-impl Report for Listed {
+impl Report for ProcessList {
     const COMMAND: &'static str = "ps";
 
     fn exit(&self) -> Exit {
@@ -135,14 +136,14 @@ impl Report for Listed {
         if self.processes.is_empty() {
             return String::new();
         }
-        let Shown { columns, headers, width } = &self.shown;
+        let TableStyle { columns, headers, width } = &self.table_style;
         let mut rows = Vec::new();
         if *headers {
             rows.push(columns.iter().map(|column| column.title().to_string()).collect());
         }
         rows.extend(self.processes.iter().map(|process| columns.iter().map(|c| c.cell(process, self.at)).collect()));
         let layouts: Vec<_> = columns.iter().map(|column| column.layout()).collect();
-        let mut lines = table::laid_out(&layouts, &rows, *width);
+        let mut lines = table::format_rows(&layouts, &rows, *width);
         if let (true, Some(first)) = (*headers, lines.first_mut()) {
             *first = style.name(first);
         }

@@ -1,4 +1,4 @@
-//! The list on made-up snapshots.
+//! The list on fake snapshots.
 
 use super::*;
 use crate::processes::tests::pid;
@@ -95,10 +95,10 @@ struct Line {
     options: ListOptions,
 }
 
-fn list(line: &str, width: Option<usize>) -> Listed {
+fn list(line: &str, width: Option<usize>) -> ProcessList {
     let words = std::iter::once("ps").chain(line.split_whitespace());
     let options = Line::try_parse_from(words).expect("a line that makes sense").options;
-    listed(&FakeHost::in_order().host(), seen(), &options, width)
+    select(&FakeHost::in_order().host(), seen(), &options, width)
 }
 
 fn pids(line: &str) -> Vec<u32> {
@@ -159,7 +159,7 @@ fn rows_follow_requested_order() {
 }
 
 #[test]
-fn filters_are_all_to_be_met() {
+fn filters_are_combined_with_and() {
     for (line, expected) in [
         ("--gpu 0", &[20_001, 100][..]),
         ("--gpu 0,1 --user root", &[100]),
@@ -185,10 +185,10 @@ fn filters_are_all_to_be_met() {
 fn empty_list_is_noted_beside_table() {
     let none = list("--user nobody", None);
     assert_eq!((none.text(Style::Plain).as_str(), none.left_out, none.exit()), ("", 3, Exit::Ok));
-    assert!(none.beside()[0].contains("none of the 3 processes"), "{:?}", none.beside());
+    assert!(none.stderr_lines()[0].contains("none of the 3 processes"), "{:?}", none.stderr_lines());
     let empty = Snapshot { processes: vec![], ..seen() };
-    let empty = listed(&FakeHost::in_order().host(), empty, &ListOptions::default(), None);
-    assert_eq!(empty.beside(), ["no process uses a GPU"]);
+    let empty = select(&FakeHost::in_order().host(), empty, &ListOptions::default(), None);
+    assert_eq!(empty.stderr_lines(), ["no process uses a GPU"]);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn unreadable_processes_and_gpus_are_noted() {
     let mut dark = seen();
     dark.processes[0].uid = None;
     dark.gpus[1].unreadable = Some("device fell off the bus".to_string());
-    let list = listed(&fake.host(), dark, &ListOptions::default(), None);
+    let list = select(&fake.host(), dark, &ListOptions::default(), None);
     assert_eq!(list.exit(), Exit::Failed);
     assert!(list.notes[0].contains("GPU 1") && list.notes[1].contains("hidepid"), "{:?}", list.notes);
 }

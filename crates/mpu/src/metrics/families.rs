@@ -1,4 +1,5 @@
-//! The list of metrics: names, types, units, labels and help. The page is made from it, and a test compares `docs/metrics.md`.
+//! The list of metrics: names, types, units, labels and help. The page is made from it, and a test compares it with
+//! `docs/metrics.md`.
 //!
 //! Names and labels are stable: none is renamed or removed.
 
@@ -6,7 +7,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Gauge,
-    /// Rises only, or restarts at zero.
+    /// Only rises, or restarts at zero.
     Counter,
 }
 

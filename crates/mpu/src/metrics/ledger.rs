@@ -1,13 +1,13 @@
-//! Sums memory and work over time and counts processes that ended: one account per container or job and GPU (or MIG instance), one
-//! per GPU.
+//! Sums memory and work over time, and counts ended processes. There is one account per container or job on each GPU or
+//! MIG instance, and one per GPU.
 //!
-//! The time between two readings is booked with the values of the first, for processes and GPUs alike. So the processes' sums
-//! and the residue always add up to the GPU's sum, and a new row begins at 0, as Prometheus' `increase` expects. A process is
-//! booked slightly too short at its beginning and too long at its end. The driver's accounting, off by default, would correct
-//! the ends alone, and sums would come out too small.
+//! The time between two readings counts with the values of the first, for processes and GPUs alike. So the processes'
+//! sums and the residue always add up to the GPU's sum, and a new row begins at 0, as Prometheus' `increase` expects. A
+//! process counts slightly too short at its beginning and too long at its end. The driver's accounting, off by default,
+//! would correct only the ends, so that sums would become too small.
 //!
-//! The driver lists an ended process while another one keeps its memory. `/proc` no longer has its owner; the previous reading
-//! does. No PID is kept longer than until the next reading.
+//! The driver lists an ended process while another process holds its memory. `/proc` no longer shows the owner, but the
+//! previous reading has it. A PID is kept only until the next reading.
 
 use super::text::Labels;
 use super::usage::{Container, Gpu, Job, Label, Usage, Use, UserLabels};
@@ -16,17 +16,17 @@ use mpu_core::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The longest time between two readings that is booked. The rest counts as not observed.
+/// The longest time between two readings that counts. The rest is not observed.
 pub const LONGEST_GAP: Duration = Duration::from_secs(300);
-/// How long an account stays after its last process: long enough for each scraper to fetch the last value.
+/// How long an account stays after its last process, so that each scraper fetches the last value.
 pub const RETENTION: Duration = Duration::from_secs(900);
-/// The most accounts without processes that are kept. The user with most of them loses the oldest, so a user who starts
-/// containers without end displaces no other user's accounts.
-pub const MOST_RETAINED: usize = 1000;
-/// The longest time between two of the driver's samples. After a longer one the sampling had stopped.
-const LONGEST_SAMPLE: Duration = Duration::from_secs(1);
-/// The most remembered processes that a full list may lack.
-const MOST_UNLISTED: usize = 1000;
+/// The most accounts without processes. Above that, the owner with the most accounts loses the oldest, so an owner that
+/// starts many containers evicts no other owner's accounts.
+pub const RETAINED_LIMIT: usize = 1000;
+/// The longest time between two of the driver's samples. After a longer gap, sampling had stopped.
+const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// The most processes that are kept although a full list lacks them.
+const UNLISTED_LIMIT: usize = 1000;
 
 /// The accounts since the exporter began.
 #[derive(Debug, Default)]
@@ -53,14 +53,14 @@ pub struct Account {
     pub idle_seconds: Option<f64>,
     /// Time in which its processes kept the multiprocessors busy; none if the driver never reported samples.
     pub sm_seconds: Option<f64>,
-    /// Processes that were in one reading and not in the next.
+    /// The number of processes that were in one reading and not in the next.
     pub ended: u64,
     /// The user of a job without a container.
     user: Option<u32>,
     seen: Instant,
 }
 
-/// A GPU's own account, and its last reading.
+/// A GPU's account, and its last reading.
 #[derive(Debug)]
 pub struct Device {
     /// Memory in use over time, in bytes times seconds; none if the driver does not report it.
@@ -69,10 +69,10 @@ pub struct Device {
     pub observed: Duration,
     at: Instant,
     used: Option<u64>,
-    /// The time of the newest sample that was booked.
+    /// The time of the newest counted sample.
     sampled: Option<u64>,
     amounts: Vec<(Tenant, TenantAmounts)>,
-    there: BTreeMap<Process, Use>,
+    processes: BTreeMap<Process, Use>,
 }
 
 /// A tenant's amounts on a GPU until the next reading.
@@ -85,20 +85,21 @@ struct TenantAmounts {
 }
 
 /// The owner of containers: a Kubernetes namespace, or else a runtime's user. The owner of jobs: their user.
-type Party = (String, String);
+type Owner = (String, String);
 
 /// A process on a GPU or MIG instance. Its start time distinguishes it from a later process with the same PID.
 type Process = (HostPid, u64, String);
 
 impl Ledger {
-    /// Books the values of the previous reading up to `now`, and remembers this one. A GPU whose processes could not be read stays
-    /// as it was. Rows of processes that `/proc` does not have get their owner, or are removed from `usage`, as from the page.
+    /// Counts the values of the previous reading up to `now`, and stores this reading. If a GPU's processes could not
+    /// be read, the GPU does not change. Rows of processes that `/proc` does not show get their owner from the previous
+    /// reading. Without one they are removed from `usage`.
     pub fn book(&mut self, now: Instant, usage: &mut Usage) {
-        self.own(usage);
+        self.restore_owners(usage);
         let usage = &*usage;
         for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
             let is_on_gpu = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
-            let mut there: BTreeMap<Process, Use> =
+            let mut processes: BTreeMap<Process, Use> =
                 usage.uses.iter().filter(is_on_gpu).filter_map(|row| Some((process(row)?, row.clone()))).collect();
             let device = self.devices.entry((gpu.index, gpu.uuid.clone())).or_insert_with(|| Device::new(now));
             let gap = now.saturating_duration_since(device.at).min(LONGEST_GAP);
@@ -109,7 +110,7 @@ impl Ledger {
             }
             if let Some(samples) = &gpu.samples {
                 for (pid, seconds) in busy_time(samples, device.sampled, gap) {
-                    let mut rows = there.values().chain(device.there.values());
+                    let mut rows = processes.values().chain(device.processes.values());
                     if let Some(row) = rows.find(|row| row.pid == pid && row.mig.is_empty()) {
                         let account = account(&mut self.accounts, &Tenant::of(row), now);
                         account.sm_seconds = Some(account.sm_seconds.unwrap_or_default() + seconds);
@@ -117,37 +118,37 @@ impl Ledger {
                 }
                 device.sampled = samples.last().map(|sample| sample.time).or(device.sampled);
             }
-            let gone = device.there.iter().filter(|(process, _)| !there.contains_key(process));
+            let gone = device.processes.iter().filter(|(process, _)| !processes.contains_key(process));
             if gpu.full {
-                // A full list may lack a process: it is remembered until a list with room lacks it.
+                // A full list may lack a process. The process counts as ended once a list with room lacks it.
                 let unlisted: Vec<_> =
-                    gone.take(MOST_UNLISTED).map(|(process, row)| (process.clone(), row.clone())).collect();
-                there.extend(unlisted);
+                    gone.take(UNLISTED_LIMIT).map(|(process, row)| (process.clone(), row.clone())).collect();
+                processes.extend(unlisted);
             } else {
                 for (_, row) in gone {
                     account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
                 }
             }
             device.amounts = amounts(usage.uses.iter().filter(is_on_gpu), gpu).into_iter().collect();
-            (device.at, device.used, device.there) = (now, gpu.used, there);
-            // Each account begins at 0, with the reading that finds it.
+            (device.at, device.used, device.processes) = (now, gpu.used, processes);
+            // Each account begins at 0 with its first reading.
             add(&mut device.byte_seconds, device.used, Duration::ZERO);
             for (tenant, amounts) in &device.amounts {
                 account(&mut self.accounts, tenant, now).add(amounts, Duration::ZERO);
             }
         }
-        self.forget(now);
+        self.prune(now);
     }
 
-    /// Gives a row that `/proc` does not have the owner of the previous reading. Without one the row is removed: its memory is then
-    /// in the GPU's residue, and no container nor the host is charged.
-    fn own(&self, usage: &mut Usage) {
+    /// Sets the owner of rows that `/proc` does not show, from the previous reading. Without one the row is removed.
+    /// Its memory is then in the GPU's residue, and neither a container nor the host is charged.
+    fn restore_owners(&self, usage: &mut Usage) {
         usage.uses.retain_mut(|row| {
             if row.start_ticks.is_none() {
                 let device = self.devices.get(&(row.gpu, row.uuid.clone()));
                 let before = device.and_then(|device| {
-                    // Of several with one PID, the latest.
-                    device.there.values().rev().find(|before| before.pid == row.pid && before.mig == row.mig)
+                    // If several had this PID, the latest.
+                    device.processes.values().rev().find(|before| before.pid == row.pid && before.mig == row.mig)
                 });
                 let Some(before) = before else { return false };
                 row.start_ticks = before.start_ticks;
@@ -169,19 +170,19 @@ impl Ledger {
         self.devices.iter().map(|((gpu, uuid), device)| (*gpu, uuid.as_str(), device))
     }
 
-    /// Drops accounts that no scrape needs any more, which bounds the memory.
-    fn forget(&mut self, now: Instant) {
+    /// Removes accounts that no scrape needs any more. This bounds the memory.
+    fn prune(&mut self, now: Instant) {
         self.devices.retain(|_, device| now.saturating_duration_since(device.at) < RETENTION);
         let present: BTreeSet<&Tenant> =
             self.devices.values().flat_map(|d| d.amounts.iter().map(|(tenant, _)| tenant)).collect();
-        let mut gone: BTreeMap<Party, BTreeSet<(Instant, Tenant)>> = BTreeMap::new();
+        let mut gone: BTreeMap<Owner, BTreeSet<(Instant, Tenant)>> = BTreeMap::new();
         for (tenant, account) in self.accounts.iter().filter(|(tenant, _)| !present.contains(tenant)) {
-            gone.entry(tenant.party(account.user)).or_default().insert((account.seen, tenant.clone()));
+            gone.entry(tenant.owner(account.user)).or_default().insert((account.seen, tenant.clone()));
         }
         let mut count: usize = gone.values().map(BTreeSet::len).sum();
-        while count > MOST_RETAINED {
+        while count > RETAINED_LIMIT {
             let Some((_, tenant)) =
-                gone.values_mut().max_by_key(|accounts_of_party| accounts_of_party.len()).and_then(BTreeSet::pop_first)
+                gone.values_mut().max_by_key(|accounts_of_owner| accounts_of_owner.len()).and_then(BTreeSet::pop_first)
             else {
                 break;
             };
@@ -200,7 +201,7 @@ fn process(row: &Use) -> Option<Process> {
     Some((row.pid, row.start_ticks?, row.mig.clone()))
 }
 
-/// The account of a tenant with processes now or a moment ago; opened if there is none.
+/// The account of a tenant, created if there is none.
 fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, tenant: &Tenant, now: Instant) -> &'a mut Account {
     let new = Account { byte_seconds: None, idle_seconds: None, sm_seconds: None, ended: 0, user: None, seen: now };
     let account = accounts.entry(tenant.clone()).or_insert(new);
@@ -208,7 +209,8 @@ fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, tenant: &Tenant, now
     account
 }
 
-/// The amounts of each tenant on a GPU. One busy process makes its tenant busy. Else one unreported process makes that unknown.
+/// The amounts of each tenant on a GPU. A tenant is busy if one of its processes is. Otherwise, if the driver does not
+/// report one of them, it is unknown whether the tenant is busy.
 fn amounts<'a>(uses: impl Iterator<Item = &'a Use>, gpu: &Gpu) -> BTreeMap<Tenant, TenantAmounts> {
     let mut amounts: BTreeMap<Tenant, TenantAmounts> = BTreeMap::new();
     for row in uses {
@@ -229,16 +231,16 @@ fn amounts<'a>(uses: impl Iterator<Item = &'a Use>, gpu: &Gpu) -> BTreeMap<Tenan
     amounts
 }
 
-/// How long each process kept the multiprocessors busy, in seconds, by the samples that are newer than the last booked one. If the driver's
-/// buffer lost samples in between, those that are left stand for the whole time.
+/// How long each process kept the multiprocessors busy, in seconds, by the samples after the last counted one. If the
+/// driver's buffer lost samples in between, the remaining ones are scaled to the whole time.
 fn busy_time(samples: &[EngineSample], last: Option<u64>, gap: Duration) -> BTreeMap<HostPid, f64> {
     let mut busy: BTreeMap<HostPid, f64> = BTreeMap::new();
-    // After the driver's reload its clock may begin anew.
+    // If the driver was reloaded, its clock may have restarted.
     let newest = samples.last().map_or(0, |sample| sample.time);
     let Some(last) = last.filter(|last| *last <= newest) else { return busy };
-    let longest = LONGEST_SAMPLE.as_nanos() as u64;
+    let longest = MAX_SAMPLE_INTERVAL.as_nanos() as u64;
     let lost = samples.first().is_some_and(|oldest| oldest.time > last.saturating_add(longest));
-    // Of the oldest sample, the beginning is lost.
+    // If samples were lost, the start of the oldest remaining one is unknown.
     let begin = if lost { samples.first().map_or(last, |oldest| oldest.time) } else { last };
     let (mut before, mut covered) = (begin, 0.0);
     for sample in samples.iter().filter(|sample| sample.time > begin) {
@@ -277,7 +279,7 @@ impl Device {
             used: None,
             sampled: None,
             amounts: Vec::new(),
-            there: BTreeMap::new(),
+            processes: BTreeMap::new(),
         }
     }
 }
@@ -288,11 +290,11 @@ impl Tenant {
         Tenant { gpu: row.gpu, uuid, mig, container: row.container.clone(), job: row.job.clone() }
     }
 
-    fn party(&self, user: Option<u32>) -> Party {
+    fn owner(&self, user: Option<u32>) -> Owner {
         match (&self.container, user) {
-            (Some(container), _) => container.party(),
+            (Some(container), _) => container.owner(),
             (None, Some(user)) if !self.job.is_none() => (String::new(), user.to_string()),
-            _ => Party::default(),
+            _ => Owner::default(),
         }
     }
 

@@ -53,39 +53,39 @@ impl fmt::Display for Address {
     }
 }
 
-/// A listening socket. A socket in the file system is removed with it.
+/// A listening socket. Dropping it removes its file, if it created one.
 #[derive(Debug)]
-pub enum Listening {
+pub enum Socket {
     Tcp(TcpListener),
-    /// In the file system; with the path if we have to remove it.
-    Unix(UnixListener, Option<Owned>),
+    /// In the file system. The path is none for a socket of systemd's.
+    Unix(UnixListener, Option<SocketPath>),
 }
 
-/// A path to remove at the end.
+/// The file of a socket, removed on drop.
 #[derive(Debug)]
-pub struct Owned(PathBuf);
+pub struct SocketPath(PathBuf);
 
-impl Drop for Owned {
+impl Drop for SocketPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-impl Listening {
+impl Socket {
     /// The actual address: port 0 becomes a port.
     pub fn address(&self) -> String {
         match self {
-            Listening::Tcp(listener) => listener.local_addr().map(|a| a.to_string()).unwrap_or_default(),
-            Listening::Unix(_, Some(Owned(path))) => format!("unix:{}", path.display()),
-            Listening::Unix(_, None) => "a socket of systemd's".to_string(),
+            Socket::Tcp(listener) => listener.local_addr().map(|a| a.to_string()).unwrap_or_default(),
+            Socket::Unix(_, Some(SocketPath(path))) => format!("unix:{}", path.display()),
+            Socket::Unix(_, None) => "a socket of systemd's".to_string(),
         }
     }
 }
 
 /// Opens an address. The sockets are non-blocking.
-pub fn open(address: &Address) -> Result<Vec<Listening>, MetricsError> {
+pub fn open(address: &Address) -> Result<Vec<Socket>, MetricsError> {
     let opened = match address {
-        Address::Tcp(at) => tcp(*at, TcpListener::bind).map(|listener| vec![Listening::Tcp(listener)]),
+        Address::Tcp(at) => tcp(*at, TcpListener::bind).map(|listener| vec![Socket::Tcp(listener)]),
         Address::Unix(path) => unix(path).map(|listening| vec![listening]),
         Address::Systemd => inherited(),
     };
@@ -96,15 +96,15 @@ pub fn open(address: &Address) -> Result<Vec<Listening>, MetricsError> {
     }
     for listening in &opened {
         let set = match listening {
-            Listening::Tcp(listener) => listener.set_nonblocking(true),
-            Listening::Unix(listener, _) => listener.set_nonblocking(true),
+            Socket::Tcp(listener) => listener.set_nonblocking(true),
+            Socket::Unix(listener, _) => listener.set_nonblocking(true),
         };
         set.map_err(failed)?;
     }
     Ok(opened)
 }
 
-/// Binds `[::]` for all addresses of a host, IPv4's among them; without IPv6, IPv4's.
+/// Binds an address. `[::]` includes IPv4; on a host without IPv6 it becomes `0.0.0.0`.
 fn tcp<T>(at: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     match bind(at) {
         Err(error) if at.ip() == Ipv6Addr::UNSPECIFIED && lacks_ipv6(&error) => {
@@ -119,26 +119,26 @@ fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
-fn unix(path: &Path) -> io::Result<Listening> {
-    // A killed run left a socket without a listener.
+fn unix(path: &Path) -> io::Result<Socket> {
+    // A killed exporter leaves its socket file behind.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && connect(path, Duration::ZERO).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
-    let owned = Owned(path.to_path_buf());
+    let socket_path = SocketPath(path.to_path_buf());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-    Ok(Listening::Unix(listener, Some(owned)))
+    Ok(Socket::Unix(listener, Some(socket_path)))
 }
 
-fn inherited() -> io::Result<Vec<Listening>> {
+fn inherited() -> io::Result<Vec<Socket>> {
     let mut sockets = listenfd::ListenFd::from_env();
     let mut out = Vec::new();
     for index in 0..sockets.len() {
-        // An error for a socket of another kind names its number.
+        // For a socket of another kind, the second call's error names the descriptor.
         match sockets.take_tcp_listener(index) {
-            Ok(Some(listener)) => out.push(Listening::Tcp(listener)),
-            _ => out.extend(sockets.take_unix_listener(index)?.map(|listener| Listening::Unix(listener, None))),
+            Ok(Some(listener)) => out.push(Socket::Tcp(listener)),
+            _ => out.extend(sockets.take_unix_listener(index)?.map(|listener| Socket::Unix(listener, None))),
         }
     }
     Ok(out)

@@ -16,9 +16,9 @@ pub mod textfile;
 pub mod usage;
 
 pub use error::MetricsError;
-pub use options::{MetricsOptions, Way};
+pub use options::{MetricsOptions, OutputMode};
 
-use collect::{Exporter, Patience, Sources};
+use collect::{Exporter, Sources, Timeouts};
 use hyper::body::Bytes;
 use mpu_host::explain::{Explain, chain};
 use std::path::Path;
@@ -26,19 +26,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs until SIGTERM or SIGINT, or for one page, which is returned if it is to be printed. `on_listening` gets the addresses once they are
-/// open.
+/// Runs until SIGTERM or SIGINT, or writes one page. Returns the page if it is to be printed. `on_listening` gets the
+/// addresses once the sockets are open.
 pub fn run(
     sources: Sources,
     labels: Vec<usage::Label>,
-    patience: Patience,
-    way: &Way,
+    timeouts: Timeouts,
+    output_mode: &OutputMode,
     on_listening: impl FnOnce(&[String]),
 ) -> Result<Option<Bytes>, MetricsError> {
     let setup = |source| MetricsError::Setup { source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(setup)?;
-    let lives = matches!(way, Way::Serve(_) | Way::Write(..));
-    let exporter = Arc::new(Exporter::start(sources, labels, patience, lives).map_err(setup)?);
+    let is_long_running = matches!(output_mode, OutputMode::Serve(_) | OutputMode::Write(..));
+    let exporter = Arc::new(Exporter::start(sources, labels, timeouts, is_long_running).map_err(setup)?);
     let done = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(setup)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(setup)?;
@@ -48,22 +48,22 @@ pub fn run(
                 _ = interrupt.recv() => {}
             }
         };
-        match way {
-            Way::Serve(addresses) => {
-                let mut listening = Vec::new();
+        match output_mode {
+            OutputMode::Serve(addresses) => {
+                let mut sockets = Vec::new();
                 for address in addresses {
-                    listening.extend(listen::open(address)?);
+                    sockets.extend(listen::open(address)?);
                 }
-                on_listening(&listening.iter().map(listen::Listening::address).collect::<Vec<_>>());
-                serve::serve(listening, exporter, serve::Limits::default(), stop).await?;
+                on_listening(&sockets.iter().map(listen::Socket::address).collect::<Vec<_>>());
+                serve::serve(sockets, exporter, serve::Limits::default(), stop).await?;
                 Ok(None)
             }
-            Way::Write(path, every) => write_until(&exporter, path, *every, stop).await.map(|()| None),
-            Way::WriteOnce(path) => {
+            OutputMode::Write(path, interval) => write_until(&exporter, path, *interval, stop).await.map(|()| None),
+            OutputMode::WriteOnce(path) => {
                 textfile::write(path, &exporter.page().await)?;
                 Ok(None)
             }
-            Way::Print => Ok(Some(exporter.page().await)),
+            OutputMode::Print => Ok(Some(exporter.page().await)),
         }
     });
     // Do not wait for a thread that hangs in the driver.
@@ -71,17 +71,17 @@ pub fn run(
     done
 }
 
-/// Writes until a signal comes, then removes the file: stale values would stand for ever.
+/// Writes the file until a signal arrives, then removes it, because stale values would stay forever.
 async fn write_until(
     exporter: &Exporter,
     path: &Path,
-    every: Duration,
+    interval: Duration,
     stop: impl std::future::Future<Output = ()>,
 ) -> Result<(), MetricsError> {
     // A first failure is fatal: the path is wrong. Later ones may pass, for example a full disk.
     let mut written = textfile::write(path, &exporter.page().await)?;
     let mut failing = false;
-    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tokio::pin!(stop);
     loop {
@@ -93,7 +93,7 @@ async fn write_until(
             Ok(now) => (written, failing) = (now, false),
             Err(error) if !failing => {
                 failing = true;
-                mpu_host::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
+                mpu_host::progress::print_line(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
             }
             Err(_) => {}
         }

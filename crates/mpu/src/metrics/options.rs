@@ -33,7 +33,7 @@ pub struct MetricsOptions {
 
 /// What to do with pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum OutputMode {
     Serve(Vec<listen::Address>),
     /// Write one into a file every so often.
     Write(PathBuf, Duration),
@@ -44,12 +44,12 @@ pub enum Way {
 
 impl MetricsOptions {
     /// What to do with pages.
-    pub fn way(&self) -> Way {
+    pub fn output_mode(&self) -> OutputMode {
         match (&self.textfile, self.once) {
-            (Some(path), true) => Way::WriteOnce(path.clone()),
-            (Some(path), false) => Way::Write(path.clone(), Duration::from_secs(self.interval)),
-            (None, true) => Way::Print,
-            (None, false) => Way::Serve(self.listen.clone()),
+            (Some(path), true) => OutputMode::WriteOnce(path.clone()),
+            (Some(path), false) => OutputMode::Write(path.clone(), Duration::from_secs(self.interval)),
+            (None, true) => OutputMode::Print,
+            (None, false) => OutputMode::Serve(self.listen.clone()),
         }
     }
 }

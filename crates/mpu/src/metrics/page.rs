@@ -1,4 +1,4 @@
-//! Makes a page from facts: the rows, and the passed calls that count as missed.
+//! Renders a page from facts. Decides which passed calls count as missed.
 
 use super::families as f;
 use super::ledger::Ledger;
@@ -29,7 +29,7 @@ pub struct Reading {
     pub errors: u64,
 }
 
-/// The facts of a page. A part that could not be read is none and has no rows: no old values, no zeros.
+/// The facts of a page. A part that could not be read is none, and has no rows: neither old values nor zeros.
 #[derive(Debug, Default)]
 pub struct Facts<'a> {
     /// When the exporter began, in seconds since 1970; none on a single page.

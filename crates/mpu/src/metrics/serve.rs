@@ -1,12 +1,12 @@
 //! Serves the page over HTTP.
 //!
-//! One request per connection: a scrape comes every few seconds, and an idle connection would occupy a place. If all places are
-//! taken, a new connection replaces the oldest one that has sent no request, or else the oldest that does not read its answer,
-//! or else the oldest. So idle connections cannot keep a scrape out.
+//! Each connection has one request, because a scrape comes only every few seconds. The number of connections is
+//! limited. At the limit, a new connection replaces the oldest one without a request, or else the oldest one that does
+//! not read its answer, or else the oldest. So idle connections cannot block a scrape.
 
 use super::collect::Exporter;
 use super::error::MetricsError;
-use super::listen::Listening;
+use super::listen::Socket;
 use super::text::CONTENT_TYPE;
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -32,8 +32,8 @@ pub struct Limits {
     pub head: Duration,
     /// How long a connection may live.
     pub life: Duration,
-    /// How long running answers may take after the signal to stop.
-    pub goodbye: Duration,
+    /// How long answers in progress may take after the stop signal.
+    pub shutdown: Duration,
     /// The largest head of a request, in bytes.
     pub head_bytes: usize,
 }
@@ -44,7 +44,7 @@ impl Default for Limits {
             connections: 32,
             head: Duration::from_secs(5),
             life: Duration::from_secs(20),
-            goodbye: Duration::from_secs(3),
+            shutdown: Duration::from_secs(3),
             head_bytes: 8192,
         }
     }
@@ -54,54 +54,54 @@ const LANDING: &str = "<!DOCTYPE html><html lang=\"en\"><head><title>MPU</title>
     <p>GPU processes by container, and what MPU translates: <a href=\"/metrics\">metrics</a>. \
     <a href=\"/healthz\">Health</a>.</p></body></html>\n";
 
-/// Answers until `stop` comes, then finishes running answers.
+/// Serves until `stop` completes, then finishes the answers in progress.
 pub async fn serve(
-    listening: Vec<Listening>,
+    sockets: Vec<Socket>,
     exporter: Arc<Exporter>,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> Result<(), MetricsError> {
-    let places = Arc::new(Places { limits, exporter, occupied: Mutex::default() });
-    let mut doors = JoinSet::new();
-    let mut owned = Vec::new();
-    for listening in listening {
+    let connections = Arc::new(Connections { limits, exporter, open: Mutex::default() });
+    let mut accept_tasks = JoinSet::new();
+    let mut socket_paths = Vec::new();
+    for socket in sockets {
         let setup = |source| MetricsError::Setup { source };
-        match listening {
-            Listening::Tcp(listener) => {
+        match socket {
+            Socket::Tcp(listener) => {
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(setup)?;
-                let places = places.clone();
-                doors.spawn(async move {
+                let connections = connections.clone();
+                accept_tasks.spawn(async move {
                     loop {
-                        places.take(listener.accept().await.map(|(stream, _)| stream)).await;
+                        connections.accept(listener.accept().await.map(|(stream, _)| stream)).await;
                     }
                 });
             }
-            Listening::Unix(listener, path) => {
+            Socket::Unix(listener, path) => {
                 let listener = tokio::net::UnixListener::from_std(listener).map_err(setup)?;
-                let places = places.clone();
-                owned.push(path);
-                doors.spawn(async move {
+                let connections = connections.clone();
+                socket_paths.push(path);
+                accept_tasks.spawn(async move {
                     loop {
-                        places.take(listener.accept().await.map(|(stream, _)| stream)).await;
+                        connections.accept(listener.accept().await.map(|(stream, _)| stream)).await;
                     }
                 });
             }
         }
     }
     stop.await;
-    doors.shutdown().await;
-    drop(owned);
-    places.clear().await;
+    accept_tasks.shutdown().await;
+    drop(socket_paths);
+    connections.shut_down().await;
     Ok(())
 }
 
-struct Places {
+struct Connections {
     limits: Limits,
     exporter: Arc<Exporter>,
-    occupied: Mutex<Vec<Place>>,
+    open: Mutex<Vec<Connection>>,
 }
 
-struct Place {
+struct Connection {
     stage: Arc<AtomicU8>,
     task: AbortHandle,
 }
@@ -112,41 +112,41 @@ const ANSWERED: u8 = 1;
 /// A complete request has arrived.
 const REQUESTED: u8 = 2;
 
-impl Places {
-    async fn take<S>(&self, accepted: io::Result<S>)
+impl Connections {
+    async fn accept<S>(&self, accepted: io::Result<S>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let stream = match accepted {
             Ok(stream) => stream,
-            // The client has gone, or there are no file descriptors: pause before the next try.
+            // The client has gone, or there are no file descriptors.
             Err(_) => return tokio::time::sleep(Duration::from_millis(50)).await,
         };
-        let mut occupied = self.occupied.lock().unwrap_or_else(PoisonError::into_inner);
-        occupied.retain(|place| !place.task.is_finished());
-        if occupied.len() >= self.limits.connections {
-            let stages = occupied.iter().map(|place| place.stage.load(Ordering::Relaxed)).enumerate();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|connection| !connection.task.is_finished());
+        if open.len() >= self.limits.connections {
+            let stages = open.iter().map(|connection| connection.stage.load(Ordering::Relaxed)).enumerate();
             if let Some((least, _)) = stages.min_by_key(|(_, stage)| *stage) {
-                occupied.remove(least).task.abort();
+                open.remove(least).task.abort();
             }
         }
         let stage = Arc::new(AtomicU8::new(SILENT));
         let task = tokio::spawn(answer(stream, self.exporter.clone(), self.limits, stage.clone())).abort_handle();
-        occupied.push(Place { stage, task });
+        open.push(Connection { stage, task });
     }
 
-    /// Ends connections without a request, lets the others finish.
-    async fn clear(&self) {
-        let occupied = std::mem::take(&mut *self.occupied.lock().unwrap_or_else(PoisonError::into_inner));
-        let deadline = tokio::time::Instant::now() + self.limits.goodbye;
-        for place in occupied {
-            while place.stage.load(Ordering::Relaxed) != SILENT
-                && !place.task.is_finished()
+    /// Closes connections without a request, and lets the others finish.
+    async fn shut_down(&self) {
+        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
+        let deadline = tokio::time::Instant::now() + self.limits.shutdown;
+        for connection in open {
+            while connection.stage.load(Ordering::Relaxed) != SILENT
+                && !connection.task.is_finished()
                 && tokio::time::Instant::now() < deadline
             {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            place.task.abort();
+            connection.task.abort();
         }
     }
 }
@@ -171,7 +171,7 @@ where
         .max_buf_size(limits.head_bytes.max(8192))
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    // Only the client cares how its connection ended.
+    // A failed connection concerns only its client.
     let _ = tokio::time::timeout(limits.life, connection).await;
 }
 

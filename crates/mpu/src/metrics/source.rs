@@ -1,6 +1,6 @@
-//! Reads this host's facts for the exporter: engines, driver, and the rows of a snapshot of GPU processes.
+//! Reads this host's facts for the exporter: engines, driver and GPU processes.
 
-use super::collect::{Sources, Trouble};
+use super::collect::{ReadError, Sources};
 use super::page::HostFacts;
 use super::usage::{Amounts, Container, ContainerNames, Gpu, Job, Usage, Use};
 use crate::processes::{self, GpuProcess, Snapshot};
@@ -18,7 +18,7 @@ pub fn sources(host: &Host) -> Sources {
     let (here, gpus) = (host.clone(), host.clone());
     Sources {
         host: Box::new(move || {
-            let engines = observe::all(&here).map_err(|error| trouble(&*error))?;
+            let engines = observe::all(&here).map_err(|error| read_error(&*error))?;
             Ok(HostFacts { engines, driver: Driver::loaded(&here) })
         }),
         usage: Box::new(move || usage(&gpus)),
@@ -26,19 +26,19 @@ pub fn sources(host: &Host) -> Sources {
     }
 }
 
-/// Reads the usage in a child process. NVML leaves /dev/nvidiactl and each GPU open after `nvmlShutdown` and the library's
-/// unloading, once more each time (measured with 550), and an open file blocks unloading the driver. The child also bounds
-/// NVML's memory and its crashes.
-fn usage(host: &Host) -> Result<Usage, Trouble> {
-    // Root's NVML would load the driver by itself.
+/// Reads the usage in a child process. NVML leaves /dev/nvidiactl and each GPU's node open, even after `nvmlShutdown`
+/// and after the library is unloaded, and opens them again each time (measured with 550). An open node blocks unloading
+/// the driver. The child also contains NVML's memory use and crashes.
+fn usage(host: &Host) -> Result<Usage, ReadError> {
+    // As root, NVML loads a missing driver.
     if Driver::loaded(host).is_none() {
-        return Err(Trouble::Failed("no NVIDIA driver is loaded".to_string()));
+        return Err(ReadError::Failed("no NVIDIA driver is loaded".to_string()));
     }
     if !host.is_this() {
-        return read(host).map_err(Trouble::Failed);
+        return read(host).map_err(ReadError::Failed);
     }
-    let failed = |what: &str, error: &dyn Error| Trouble::Failed(format!("the child that asks NVML {what}: {error}"));
-    // The running file, also after an upgrade replaced it.
+    let failed = |what: &str, error: &dyn Error| ReadError::Failed(format!("the child that asks NVML {what}: {error}"));
+    // The running program, also after an upgrade replaced its file.
     let mut child = Command::new("/proc/self/exe")
         .arg(CHILD)
         .stdin(Stdio::null())
@@ -47,42 +47,44 @@ fn usage(host: &Host) -> Result<Usage, Trouble> {
         .spawn()
         .map_err(|error| failed("cannot be started", &error))?;
     let mut answer = Vec::new();
-    let read = child.stdout.take().map(|out| out.take(LONGEST).read_to_end(&mut answer)).transpose();
+    let read = child.stdout.take().map(|out| out.take(ANSWER_LIMIT).read_to_end(&mut answer)).transpose();
     let ended = child.wait().map_err(|error| failed("is lost", &error))?;
     read.map_err(|error| failed("cannot be read", &error))?;
     let answer: Result<Usage, String> = serde_json::from_slice(&answer)
         .map_err(|error| failed(&format!("gave no valid answer and ended with {ended}"), &error))?;
-    answer.map_err(Trouble::Failed)
+    answer.map_err(ReadError::Failed)
 }
 
 /// The hidden command of the child.
 pub const CHILD: &str = "metrics-child";
 
 /// The longest answer of the child in bytes: 16 GPUs full of processes need a quarter of it.
-const LONGEST: u64 = 32 << 20;
+const ANSWER_LIMIT: u64 = 32 << 20;
 
-/// How long the child lives at most, if its exporter ended.
-const LIFE: Duration = Duration::from_secs(30);
+/// How long the child lives at most, if its exporter has died.
+const CHILD_LIFETIME: Duration = Duration::from_secs(30);
 
 /// The child: asks NVML and returns the answer or the error as JSON.
 pub fn run_child(host: &Host) -> Vec<u8> {
-    // This helps unless the driver waits in the kernel.
+    // This does not help if the driver hangs in the kernel.
     std::thread::spawn(|| {
-        std::thread::sleep(LIFE);
+        std::thread::sleep(CHILD_LIFETIME);
         std::process::exit(1);
     });
     serde_json::to_vec(&read(host)).unwrap_or_default()
 }
 
 fn read(host: &Host) -> Result<Usage, String> {
-    processes::snapshot(host, processes::Depth::Owner).map(|snapshot| rows(&snapshot)).map_err(|error| words(&error))
+    processes::snapshot(host, processes::Depth::Owner)
+        .map(|snapshot| rows(&snapshot))
+        .map_err(|error| error_text(&error))
 }
 
-fn trouble(error: &dyn Explain) -> Trouble {
-    Trouble::Failed(words(error))
+fn read_error(error: &dyn Explain) -> ReadError {
+    ReadError::Failed(error_text(error))
 }
 
-fn words(error: &dyn Explain) -> String {
+fn error_text(error: &dyn Explain) -> String {
     format!("{}; fix: {}", chain(error), error.fix())
 }
 
@@ -99,7 +101,7 @@ pub fn rows(snapshot: &Snapshot) -> Usage {
         samples: gpu.samples.clone(),
     };
     let gpus: Vec<Gpu> = snapshot.gpus.iter().map(gpu).collect();
-    // An incomplete list would look complete.
+    // The page has no mark for an incomplete list.
     let is_readable = |process: &&GpuProcess| gpus.iter().any(|gpu| gpu.index == process.gpu && gpu.readable);
     let uses = snapshot.processes.iter().filter(is_readable).map(|process| row(process, &gpus)).collect();
     Usage { gpus, uses }
@@ -111,10 +113,10 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         Some(compute) => format!("{}/{compute}", mig.gpu_instance),
         None => mig.gpu_instance.to_string(),
     });
-    // A container may create containers: under their names it could hide, or make rows without end.
+    // A container may create containers. With the inner names it could hide, or create rows without limit.
     let container = process.container.as_ref().map(mpu_host::containers::Container::outermost).and_then(|container| {
         let pod = container.pod.as_ref();
-        // A user can name a container like another user's.
+        // A user can give a container the name of another user's container.
         let name = container.name.as_deref().filter(|_| container.user.is_none());
         Container::new(ContainerNames {
             id: &container.whole_id(),
@@ -155,7 +157,7 @@ mod tests {
     fn usage_without_driver_skips_nvml() {
         let fake = FakeHost::in_order();
         fake.remove("/sys/module/nvidia");
-        assert_eq!(usage(&fake.host()), Err(Trouble::Failed("no NVIDIA driver is loaded".to_string())));
+        assert_eq!(usage(&fake.host()), Err(ReadError::Failed("no NVIDIA driver is loaded".to_string())));
     }
 
     fn process(container: containers::Container) -> GpuProcess {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn container_in_container_is_billed_to_outer_one() {
+    fn nested_container_is_billed_to_outer_one() {
         let inner = containers::Container { outer: Some(Box::new(container("a", "outer"))), ..container("b", "inner") };
         let names =
             ContainerNames { id: "a", name: "name", pod: "outer", pod_uid: "", namespace: "team", runtime: "docker" };
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn users_container_has_no_name_of_anybody_elses() {
+    fn rootless_container_has_no_name() {
         let users = containers::Container { user: Some(1000), pod: None, ..container("a", "") };
         let names = ContainerNames { id: "a@1000", runtime: "docker@1000", ..ContainerNames::default() };
         assert_eq!(row(&process(users), &[]).container, Container::new(names));

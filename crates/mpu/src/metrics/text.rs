@@ -9,7 +9,8 @@ use std::fmt::{Display, Write as _};
 /// The content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The longest label value in bytes; longer ones are cut at a character. Kubernetes' names end at 253. This bounds a page.
+/// The longest label value in bytes. Longer ones are cut at a character, which bounds the page. Kubernetes' names have
+/// at most 253.
 pub const LONGEST_VALUE: usize = 256;
 
 #[derive(Debug, Default)]
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the labels of")]
-    fn value_too_few_is_mistake() {
+    fn too_few_values_panic() {
         Text::default().family(&BUILD).put(&[], 1);
     }
 }

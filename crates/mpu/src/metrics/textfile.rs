@@ -1,5 +1,5 @@
-//! Writes a page into a file for node_exporter's textfile collector: atomically, readable for other users. Only a regular file
-//! is replaced.
+//! Writes a page into a file for node_exporter's textfile collector, atomically and readable for all. Replaces only a
+//! regular file.
 
 use super::error::MetricsError;
 use mpu_os::file::{Mode, replace_file_atomically};
@@ -7,28 +7,28 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A page in a file. The file stays open, so that no other file gets its inode number.
+/// A written page. Its file stays open, so that no other file gets the inode number.
 #[derive(Debug)]
-pub struct Written(File);
+pub struct WrittenPage(File);
 
-impl Written {
+impl WrittenPage {
     /// Removes the page, unless another program has replaced the file.
     pub fn remove(&self, path: &Path) {
-        let number = |of: fs::Metadata| (of.dev(), of.ino());
-        let there = fs::symlink_metadata(path).map(number);
-        if there.is_ok_and(|there| self.0.metadata().map(number).is_ok_and(|first| first == there)) {
+        let file_id = |of: fs::Metadata| (of.dev(), of.ino());
+        let there = fs::symlink_metadata(path).map(file_id);
+        if there.is_ok_and(|there| self.0.metadata().map(file_id).is_ok_and(|first| first == there)) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
 /// Replaces the file atomically. A failure leaves the old page.
-pub fn write(path: &Path, page: &[u8]) -> Result<Written, MetricsError> {
+pub fn write(path: &Path, page: &[u8]) -> Result<WrittenPage, MetricsError> {
     let failed = |source| MetricsError::Write { path: path.to_path_buf(), source };
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
         return Err(MetricsError::NoFile { path: path.to_path_buf() });
     }
-    replace_file_atomically(path, page, Mode::Of(0o644)).map(Written).map_err(failed)
+    replace_file_atomically(path, page, Mode::Of(0o644)).map(WrittenPage).map_err(failed)
 }
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn page_is_whole_and_readable_and_alone() {
+    fn written_page_is_complete_and_readable() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mpu.prom");
         for page in ["first 1\n", "second 2\n"] {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_page_is_taken_away() {
+    fn remove_keeps_page_of_other_writer() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mpu.prom");
         write(&path, b"x 1\n").expect("written").remove(&path);

@@ -1,4 +1,5 @@
-//! The use of GPUs, summed over processes with the same labels. A row has no user and no command, and a PID only on request.
+//! The use of GPUs, summed over processes with the same labels. A row has no user, no command, and a PID only on
+//! request.
 
 use super::families::USER_LABELS;
 use super::text::{self, Labels};
@@ -49,11 +50,11 @@ pub struct Gpu {
     pub readable: bool,
     /// Whether the list is as long as the driver's longest: processes may be missing.
     pub full: bool,
-    /// What its graphics and compute engine did of late, by time; none if the driver does not report it.
+    /// The recent samples of its graphics and compute engine, by time; none if the driver does not report them.
     pub samples: Option<Vec<EngineSample>>,
 }
 
-/// A Slurm job, as labels, which are clean and empty unless requested.
+/// A Slurm job, as clean labels ([`text::clean`]). They are empty unless requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Job {
     id: String,
@@ -77,7 +78,7 @@ pub struct Container {
     id: String,
     name: String,
     pod: String,
-    /// Empty unless requested: else two rows could differ by a value that no row shows.
+    /// Empty unless requested. Otherwise two rows could differ only by a hidden value.
     pod_uid: String,
     namespace: String,
     runtime: String,
@@ -104,8 +105,8 @@ impl Container {
         (!id.is_empty()).then_some(Container { id, name, pod, pod_uid, namespace, runtime })
     }
 
-    /// The owner: its namespace and its runtime, which includes the user.
-    pub fn party(&self) -> (String, String) {
+    /// The owner: the namespace, and the runtime with its user.
+    pub fn owner(&self) -> (String, String) {
         (self.namespace.clone(), self.runtime.clone())
     }
 }
@@ -173,16 +174,16 @@ pub struct Sum {
 
 impl Usage {
     /// Clears values of labels that are not requested.
-    pub fn keep(&mut self, extra_labels: &[Label]) {
-        let is_kept = |label| extra_labels.contains(&label);
+    pub fn clear_unrequested(&mut self, extra_labels: &[Label]) {
+        let is_requested = |label| extra_labels.contains(&label);
         for row in &mut self.uses {
-            if let Some(container) = row.container.as_mut().filter(|_| !is_kept(Label::PodUid)) {
+            if let Some(container) = row.container.as_mut().filter(|_| !is_requested(Label::PodUid)) {
                 container.pod_uid.clear();
             }
-            if !is_kept(Label::SlurmJob) {
+            if !is_requested(Label::SlurmJob) {
                 row.job.id.clear();
             }
-            if !is_kept(Label::SlurmStep) {
+            if !is_requested(Label::SlurmStep) {
                 row.job.step.clear();
             }
         }
@@ -206,7 +207,7 @@ impl Usage {
             let extra_labels = extra_labels.iter().map(|label| match label {
                 Label::Pid => row.pid.get().to_string(),
                 Label::ContainerPid => row.container_pid.map(|pid| pid.get().to_string()).unwrap_or_default(),
-                _ => of_owner(*label, row.container.as_ref(), &row.job),
+                _ => owner_label(*label, row.container.as_ref(), &row.job),
             });
             let user = UserLabels {
                 gpu: row.gpu,
@@ -224,7 +225,7 @@ impl Usage {
     }
 }
 
-fn of_owner(label: Label, container: Option<&Container>, job: &Job) -> String {
+fn owner_label(label: Label, container: Option<&Container>, job: &Job) -> String {
     match label {
         Label::PodUid => container.map(|container| container.pod_uid.clone()).unwrap_or_default(),
         Label::SlurmJob => job.id.clone(),
@@ -241,7 +242,7 @@ impl<'a> UserLabels<'a> {
         extra_labels: &[Label],
     ) -> Labels {
         let extra_labels: Vec<Label> = extra_labels.iter().copied().filter(|label| !label.is_of_process()).collect();
-        let values = extra_labels.iter().map(|label| of_owner(*label, container, job)).collect();
+        let values = extra_labels.iter().map(|label| owner_label(*label, container, job)).collect();
         UserLabels { gpu, uuid, mig, container, job, extra_labels: values }.labels(&extra_labels)
     }
 

@@ -1,9 +1,9 @@
 //! Converts a container between NRI's messages and the OCI specification that `mpu_seccomp` edits.
 //!
-//! A profile is never loosened: one that is unknown, or incomplete, is not replaced. [`NotServed`] lists the reasons besides those
-//! of `mpu_seccomp` to leave a container as it is.
+//! A profile is never loosened: an unknown or incomplete profile is not replaced. [`SkipReason`] has the reasons for
+//! which a container does not change, in addition to those of `mpu_seccomp`.
 
-use mpu_seccomp::{NoListener, Notify, listen};
+use mpu_seccomp::{NoListener, Notify};
 use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,60 +13,60 @@ use super::proto::{Adjustment, Container, Created, Device, LinuxAdjustment, Secc
 
 /// Why a container starts without MPU's engine.
 #[derive(Debug, thiserror::Error)]
-pub enum NotServed {
-    /// The reason of `mpu_seccomp`.
+pub enum SkipReason {
+    /// A reason of `mpu_seccomp`.
     #[error(transparent)]
-    Without(#[from] NoListener),
+    Seccomp(#[from] NoListener),
     #[error("{0} does not let a plugin set a seccomp profile")]
-    Unable(String),
-    /// The engine does not send the rules of the profile.
+    NoProfiles(String),
+    /// The engine does not send the profile's rules.
     #[error("{0} does not say which rules its seccomp profile has")]
     NoRules(String),
-    /// The profile cannot be preserved.
+    /// The profile has unknown fields, which a replacement would lose.
     #[error("its seccomp profile has fields that this mpu does not know")]
-    Newer,
+    UnknownFields,
 }
 
-impl NotServed {
-    /// Whether the container would have got the notify engine, had one run that takes containers.
-    pub fn lacks_engine(&self) -> bool {
-        matches!(self, NotServed::Without(NoListener::NoEngine(..) | NoListener::Retired(_)))
+impl SkipReason {
+    /// Whether the container only lacks a running notify engine that accepts containers.
+    pub fn lacks_notify_engine(&self) -> bool {
+        matches!(self, SkipReason::Seccomp(NoListener::NoEngine(..) | NoListener::Retired(_)))
     }
 
     /// Whether it needs no report.
     pub fn is_ordinary(&self) -> bool {
-        matches!(self, NotServed::Without(why) if why.is_ordinary())
+        matches!(self, SkipReason::Seccomp(why) if why.is_ordinary())
     }
 }
 
-/// The answer that gives a container's calls to MPU's engine.
-pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<Created, NotServed> {
+/// The answer to `CreateContainer` that adds the listener to the container's seccomp profile.
+pub fn add_listener(container: &Container, engine: &Engine, notify: &Notify) -> Result<Created, SkipReason> {
     let linux = container.linux.as_ref();
     let sent = linux.and_then(|linux| linux.seccomp_policy.as_deref());
-    let known = sent.map(|bytes| Seccomp::decode(bytes).ok().filter(|known| known.encoded_len() == bytes.len()));
-    let mut tree = tree(container, known.as_ref().and_then(Option::as_ref));
-    // Check the container first: an engine's limits are not reported for a container without a GPU.
-    listen(&mut tree, notify)?;
+    let profile = sent.map(|bytes| Seccomp::decode(bytes).ok().filter(|profile| profile.encoded_len() == bytes.len()));
+    let mut tree = oci_fragment(container, profile.as_ref().and_then(Option::as_ref));
+    // Check the container first, so that the engine's limits are not reported for a container without a GPU.
+    mpu_seccomp::add_listener(&mut tree, notify)?;
     let kind = linux.and_then(|linux| linux.seccomp_profile.as_ref()).map(|kind| kind.kind);
     // A named profile without its rules is unknown.
-    let is_known = kind == Some(UNCONFINED) || kind.is_none() && engine.sends_rules;
-    match known {
-        _ if !engine.sets_profile => return Err(NotServed::Unable(engine.name_and_version.clone())),
-        Some(None) => return Err(NotServed::Newer),
-        None if !is_known => return Err(NotServed::NoRules(engine.name_and_version.clone())),
+    let is_complete = kind == Some(UNCONFINED) || kind.is_none() && engine.sends_rules;
+    match profile {
+        _ if !engine.sets_profile => return Err(SkipReason::NoProfiles(engine.name_and_version.clone())),
+        Some(None) => return Err(SkipReason::UnknownFields),
+        None if !is_complete => return Err(SkipReason::NoRules(engine.name_and_version.clone())),
         Some(Some(_)) | None => {}
     }
-    let policy = Seccomp::deserialize(&tree["linux"]["seccomp"]).map_err(|_| NotServed::Newer)?;
+    let policy = Seccomp::deserialize(&tree["linux"]["seccomp"]).map_err(|_| SkipReason::UnknownFields)?;
     let linux = LinuxAdjustment { seccomp_policy: Some(policy) };
     Ok(Created { adjust: Some(Adjustment { linux: Some(linux) }) })
 }
 
-/// The part of an OCI specification that decides about the listener.
-fn tree(container: &Container, seccomp: Option<&Seccomp>) -> Value {
+/// The part of an OCI specification that `mpu_seccomp` needs.
+fn oci_fragment(container: &Container, seccomp: Option<&Seccomp>) -> Value {
     let linux = container.linux.clone().unwrap_or_default();
     let mut devices = linux.devices;
-    // A CDI name stands for nodes that the engine adds, before or after it calls us.
-    if container.cdi_devices.iter().any(|device| is_nvidias(&device.name)) {
+    // A CDI name stands for device nodes. The engine may add them after it calls the plugin.
+    if container.cdi_devices.iter().any(|device| is_nvidia_cdi_name(&device.name)) {
         devices.push(Device { path: "/dev/nvidiactl".into(), kind: "c".into(), major: 195, minor: 255 });
     }
     let rules = linux.resources.map(|resources| resources.devices).unwrap_or_default();
@@ -84,7 +84,7 @@ fn tree(container: &Container, seccomp: Option<&Seccomp>) -> Value {
 }
 
 /// Whether a CDI name is of one of NVIDIA's vendors: `nvidia.com/gpu=0`, `management.nvidia.com/gpu=all`.
-fn is_nvidias(name: &str) -> bool {
+fn is_nvidia_cdi_name(name: &str) -> bool {
     let vendor = name.split('/').next().unwrap_or_default();
     vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The rules' crate and the engine's know each other by these paths alone.
+    /// `mpu_seccomp` and `mpu_notify` do not depend on each other, so both have the paths.
     #[test]
     fn engine_listens_where_rules_say() {
         assert_eq!(mpu_seccomp::SOCKET, mpu_notify::LISTENER_SOCKET);
@@ -129,13 +129,13 @@ mod tests {
             prop_assert_eq!(Seccomp::deserialize(json!(profile)).ok(), Some(profile));
         }
 
-        /// And a container whose description is nonsense is left alone without a word of ours but a reason.
+        /// A container with a nonsensical description does not change.
         #[test]
-        fn no_description_of_container_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..64), sends_rules: bool) {
+        fn malformed_container_gets_no_listener(bytes in prop::collection::vec(any::<u8>(), 0..64), sends_rules: bool) {
             let engine = Engine { name_and_version: "an engine".into(), sets_profile: true, sends_rules };
             let container = CreateContainer::decode(&*bytes).ok().and_then(|request| request.container);
             let notify = Notify { socket: "/nowhere".into(), ..Notify::default() };
-            prop_assert!(container.is_none_or(|container| armed(&container, &engine, &notify).is_err()));
+            prop_assert!(container.is_none_or(|container| add_listener(&container, &engine, &notify).is_err()));
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Capabilities of container engines for a container's seccomp profile, by name and version. An unknown engine counts by its
-//! messages.
+//! What container engines can do with a container's seccomp profile, by name and version. For an unknown engine, its
+//! messages decide.
 //!
 //! Source: `internal/cri/nri/nri_api_linux.go` of containerd 2.2.0 to 2.4 (rules are sent from 2.3.0 on); `go.mod` of each, for
 //! NRI's version (a profile can be set from NRI 0.10 on); `internal/nri/container_linux.go` of CRI-O 1.34 to 1.36 (neither kind
 //! nor rules are sent).
 
 /// Major and minor version.
-type Since = (u32, u32);
+type Version = (u32, u32);
 
-struct Row {
+struct Capabilities {
     name: &'static str,
     /// Applies a profile from a plugin.
-    sets_profile: Since,
-    /// Sends a plugin the rules of a container's profile: no rules means no profile.
-    sends_rules: Option<Since>,
+    sets_profile: Version,
+    /// Sends the rules of a container's profile to plugins, so that no rules means no profile.
+    sends_rules: Option<Version>,
 }
 
-const ENGINES: [Row; 2] = [
-    Row { name: "containerd", sets_profile: (2, 2), sends_rules: Some((2, 3)) },
-    Row { name: "cri-o", sets_profile: (1, 34), sends_rules: None },
+const ENGINES: [Capabilities; 2] = [
+    Capabilities { name: "containerd", sets_profile: (2, 2), sends_rules: Some((2, 3)) },
+    Capabilities { name: "cri-o", sets_profile: (1, 34), sends_rules: None },
 ];
 
 /// The container engine.
@@ -35,19 +35,19 @@ pub struct Engine {
 impl Engine {
     pub fn of(name: &str, version: &str) -> Engine {
         let row = ENGINES.iter().find(|row| row.name == name);
-        // An unreadable version is a private build's.
-        let since = |least: Since| release(version).is_some_and(|release| release >= least);
+        // A private build has an unreadable version.
+        let at_least = |minimum: Version| release(version).is_some_and(|release| release >= minimum);
         Engine {
             name_and_version: format!("{} {}", name.escape_debug(), version.escape_debug()),
-            sets_profile: row.is_none_or(|row| release(version).is_none() || since(row.sets_profile)),
+            sets_profile: row.is_none_or(|row| release(version).is_none() || at_least(row.sets_profile)),
             // A prerelease or a private build may lack the feature.
-            sends_rules: row.and_then(|row| row.sends_rules).is_some_and(since) && !version.contains(['-', '~']),
+            sends_rules: row.and_then(|row| row.sends_rules).is_some_and(at_least) && !version.contains(['-', '~']),
         }
     }
 }
 
 /// The first two numbers of `v2.3.1`, `2.1.9+ds1` or `1.34.0-dev`.
-fn release(version: &str) -> Option<Since> {
+fn release(version: &str) -> Option<Version> {
     let mut numbers = version.strip_prefix('v').unwrap_or(version).split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

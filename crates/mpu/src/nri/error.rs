@@ -7,7 +7,7 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;
 use mpu_host::explain_by_facts;
 
-use super::trunk::TrunkError;
+use super::mux::MuxError;
 
 /// Why the plugin ends.
 #[derive(Debug, thiserror::Error)]
@@ -44,10 +44,10 @@ impl NriError {
 
 /// Why a connection ends. The plugin then opens another one.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum SessionError {
     /// The connection failed.
     #[error(transparent)]
-    Trunk(#[from] TrunkError),
+    Mux(#[from] MuxError),
     /// The engine refused the plugin.
     #[error("the container engine refused the plugin: {0}")]
     Refused(String),

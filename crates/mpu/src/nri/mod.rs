@@ -1,17 +1,17 @@
-//! `mpu nri`: a plugin of a container engine by the Node Resource Interface. It gives containers the notify engine's listener
-//! without a runtime wrapper and without a RuntimeClass.
+//! `mpu nri`: a plugin for container engines by the Node Resource Interface (NRI). It gives containers the notify
+//! engine's listener without a runtime wrapper or a RuntimeClass.
 //!
-//! `mpu_seccomp` decides which container gets a listener, as for the wrapper. In doubt a container is left as it is, and none is
-//! ever failed. No crate implements NRI: `ttrpc` serves listening sockets, while NRI has two streams on one connection. So
-//! `trunk` frames, and `prost` decodes the messages.
+//! `mpu_seccomp` decides which container gets a listener, as for the wrapper. In doubt a container does not change, and
+//! no container ever fails. No crate implements NRI: `ttrpc` serves listening sockets, but NRI has two streams on one
+//! connection. So `mux` handles the frames, and `prost` decodes the messages.
 
 mod container;
 mod engines;
 mod error;
+mod mux;
 pub mod presence;
 mod proto;
 mod session;
-mod trunk;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,9 +26,9 @@ use mpu_seccomp::{Notify, NotifyPolicy, SOCKET};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use error::NriError;
+use mux::Mux;
 use presence::{Presence, Standing};
 use session::Session;
-use trunk::Trunk;
 
 /// The plugin's name.
 pub const NAME: &str = "mpu";
@@ -66,20 +66,20 @@ fn index(text: &str) -> Result<String, String> {
     }
 }
 
-/// The pause until the first retry. A container that an engine starts before the plugin is back starts without MPU, so it is short.
-const SOON: Duration = Duration::from_millis(500);
+/// The pause until the first retry. It is short, because a container that starts meanwhile runs without MPU.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest pause, after several failed connections.
-const LATER: Duration = Duration::from_secs(30);
+const MAX_RETRY: Duration = Duration::from_secs(30);
 
 /// Serves the container engine, reconnecting as needed, until `stop` is readable.
 pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Result<(), NriError> {
     let policy = NotifyPolicy::ALL.into_iter().find(|(word, _)| *word == options.policy);
     let notify =
         Notify { policy: policy.map_or(NotifyPolicy::On, |(_, policy)| policy), socket: options.listener.clone() };
-    let (mut pause, mut logged) = (SOON, String::new());
+    let (mut pause, mut logged) = (FIRST_RETRY, String::new());
     let mut presence = Presence::new(&options.presence, &options.socket, log);
     loop {
-        // A wait for an engine that hangs would block also against `stop`.
+        // No timeout: waiting for a hung engine would also delay `stop`.
         match mpu_os::socket::connect(&options.socket, Duration::ZERO) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(NriError::Forbidden(options.socket.clone(), error));
@@ -95,15 +95,15 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                     presence.publish(Standing::Waits, &line);
                     logged = line;
                 }
-                pause = SOON;
+                pause = FIRST_RETRY;
             }
             Ok(socket) => {
-                let begun = Trunk::new(socket, stop).map_err(error::Lost::from);
-                let ended = begun.and_then(|trunk| {
+                let begun = Mux::new(socket, stop).map_err(error::SessionError::from);
+                let ended = begun.and_then(|mux| {
                     let (index, presence) = (options.index.as_str(), &mut presence);
-                    let mut session = Session { trunk, index, notify: &notify, log, presence, engine: None };
+                    let mut session = Session { mux, index, notify: &notify, log, presence, engine: None };
                     let ended = session.serve();
-                    pause = if session.engine.is_some() { SOON } else { (pause * 2).min(LATER) };
+                    pause = if session.engine.is_some() { FIRST_RETRY } else { (pause * 2).min(MAX_RETRY) };
                     ended
                 });
                 match ended {
@@ -118,14 +118,14 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                 logged.clear();
             }
         }
-        if stops_within(stop, pause) {
+        if wait_for_stop(stop, pause) {
             return Ok(());
         }
     }
 }
 
 /// Whether `stop` becomes readable within this time.
-fn stops_within(stop: BorrowedFd<'_>, time: Duration) -> bool {
+fn wait_for_stop(stop: BorrowedFd<'_>, time: Duration) -> bool {
     let time = Timespec { tv_sec: time.as_secs().try_into().unwrap_or(1), tv_nsec: time.subsec_nanos().into() };
     let mut on = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
     // Another signal only shortens the pause.

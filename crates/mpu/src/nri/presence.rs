@@ -1,6 +1,6 @@
 //! Reports the plugin's state to systemd, and in `/run/mpu/nri/<pid>.json` to `mpu status` and `mpu doctor`.
 //!
-//! The file is locked while the plugin lives, so the kernel knows whether it does. Without the file the plugin serves as well.
+//! The plugin locks the file while it lives. A plugin that cannot write the file still serves.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
@@ -17,15 +17,15 @@ use schemars::JsonSchema;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 
-/// A reboot clears it.
+/// On a tmpfs, which a reboot clears.
 pub const FOLDER: &str = "/run/mpu/nri";
 
-/// The most that is read of a file.
-const LONGEST: u64 = 1 << 16;
+/// The largest file that is read.
+const FILE_LIMIT: u64 = 1 << 16;
 
-/// Retries of reading a file that its plugin writes just now, and the pause between them.
-const TRIES: usize = 200;
-const SOON: Duration = Duration::from_millis(5);
+/// Retries of a read while the plugin rewrites its file, and the pause between them.
+const READ_RETRIES: usize = 200;
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The state of the plugin's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -67,7 +67,7 @@ impl Presence {
     pub fn new(folder: &Path, socket: &Path, log: &dyn Fn(&str)) -> Presence {
         let pid = std::process::id();
         let path = folder.join(format!("{pid}.json"));
-        let file = begin(folder, &path);
+        let file = create_locked(folder, &path);
         if let Err(error) = &file {
             log(&format!("`mpu status` cannot see this plugin: {}: {error}", path.display()));
         }
@@ -78,8 +78,8 @@ impl Presence {
         Presence { plugin: Plugin { version, pid, socket, standing, words }, path, file: file.ok() }
     }
 
-    /// Publishes the state, also to systemd. The plugin is ready with its first state, even if no engine runs: units that start after
-    /// it must not wait for an engine that starts later.
+    /// Publishes the state, also to systemd. The first call reports the plugin as ready, even if no engine runs: units
+    /// that start after the plugin must not wait for an engine that starts later.
     pub fn publish(&mut self, standing: Standing, words: &str) {
         (self.plugin.standing, self.plugin.words) = (standing, words.to_string());
         self.write();
@@ -90,7 +90,7 @@ impl Presence {
     fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
         let mut text = serde_json::to_vec(&self.plugin).unwrap_or_default();
-        // Pad with spaces instead of truncating: on some file systems a truncated file stays empty for long.
+        // Pad with spaces instead of truncating: on some file systems a truncated file stays empty for a long time.
         let room = file.metadata().map_or(0, |facts| facts.len() as usize);
         text.resize(text.len().max(room), b' ');
         let written = file.rewind().and_then(|()| file.write_all(&text));
@@ -109,13 +109,13 @@ impl Drop for Presence {
 }
 
 /// Makes and locks the file, and removes files of dead plugins.
-fn begin(folder: &Path, path: &Path) -> io::Result<File> {
+fn create_locked(folder: &Path, path: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
-    // Root only: a process that locks the file of a dead plugin would make it look alive.
+    // Root only: a process that locks a dead plugin's file would make the plugin look alive.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     files(folder).iter().for_each(|other| lock::remove_unheld(other));
-    // Readers hold the lock for a moment.
-    lock::take(path, SOON * TRIES as u32).map_err(|error| match error {
+    // Readers hold the lock briefly.
+    lock::take(path, RETRY_PAUSE * READ_RETRIES as u32).map_err(|error| match error {
         LockError::Io(error) => error,
         LockError::Held(files) => io::Error::other(files),
     })
@@ -130,22 +130,22 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// Reads a living plugin's file, with retries while the plugin writes.
 fn read(path: &Path) -> Option<Plugin> {
-    for _ in 0..TRIES {
-        let bytes = read_bounded(path, LONGEST, Links::Refused).ok()?;
+    for _ in 0..READ_RETRIES {
+        let bytes = read_bounded(path, FILE_LIMIT, Links::Refused).ok()?;
         if let Ok(plugin) = serde_json::from_slice::<Plugin>(&bytes) {
             return HostPid::new(plugin.pid).map(|_| plugin);
         }
-        thread::sleep(SOON);
+        thread::sleep(RETRY_PAUSE);
     }
     None
 }
 
-/// Whether the caller cannot see them: the folder is root's.
+/// Whether the folder of the plugins is hidden from this user.
 pub fn are_hidden(host: &Host) -> bool {
     fs::read_dir(host.at(FOLDER)).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// The living plugins on a host, in a pod or not; none if they are hidden.
+/// The living plugins on a host, in pods or not. Empty if they are hidden.
 pub fn plugins(host: &Host) -> Vec<Plugin> {
     let living = files(&host.at(FOLDER)).into_iter().filter(|path| lock::is_held(path));
     let mut plugins: Vec<Plugin> = living.filter_map(|path| read(&path)).collect();
@@ -227,18 +227,20 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !ends.load(std::sync::atomic::Ordering::Relaxed) {
-                    let _ = begin(folder.path(), &other);
+                    let _ = create_locked(folder.path(), &other);
                     let _ = files(folder.path()).iter().filter(|path| lock::is_held(path)).count();
                 }
             });
-            let lost = (0..2000).filter(|_| !begin(folder.path(), &path).is_ok_and(|file| is_at(&file, &path))).count();
+            let lost = (0..2000)
+                .filter(|_| !create_locked(folder.path(), &path).is_ok_and(|file| is_at(&file, &path)))
+                .count();
             ends.store(true, std::sync::atomic::Ordering::Relaxed);
             assert_eq!(lost, 0, "of 2000 that began");
         });
     }
 
     #[test]
-    fn plugin_without_presence_file_still_serves() {
+    fn unwritable_presence_folder_is_logged() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/nri", "a file where a folder should be");
         let logged = std::cell::RefCell::new(Vec::new());

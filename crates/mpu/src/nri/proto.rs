@@ -1,6 +1,7 @@
 //! The messages of ttrpc and of NRI, as far as this plugin needs them.
 //!
-//! Unknown fields are dropped. `Seccomp`, which is sent back, stays bytes until a check shows that nothing is lost.
+//! Unknown fields are dropped. `Seccomp` is sent back, so it stays bytes until a check shows that decoding loses
+//! nothing.
 //!
 //! Source: `src/ttrpc.proto` of containerd/ttrpc 1.2 and `pkg/api/api.proto` of containerd/nri 0.12.
 

@@ -1,6 +1,6 @@
-//! One connection to a container engine: registers, is configured, and answers for each new container.
+//! One connection to a container engine: registers the plugin, and answers the engine's request for each new container.
 //!
-//! A container never fails: anything unreadable, or not ours to change, is answered with no change.
+//! No container ever fails: if a request is unreadable, or the container is not to change, the answer has no change.
 //!
 //! Source: `pkg/stub/stub.go` and `pkg/adaptation/plugin.go` of containerd/nri 0.12.
 
@@ -11,15 +11,15 @@ use mpu_seccomp::Notify;
 use prost::Message as _;
 
 use super::NAME;
-use super::container::armed;
+use super::container::add_listener;
 use super::engines::Engine;
-use super::error::Lost;
+use super::error::SessionError;
+use super::mux::{Incoming, Message, Mux, PLUGIN, REQUEST, RESPONSE, RUNTIME};
 use super::presence::{Presence, Standing};
 use super::proto::{
     Configure, Configured, CreateContainer, Created, RegisterPlugin, Request, Response, Status, Synchronize,
     Synchronized,
 };
-use super::trunk::{Came, Message, PLUGIN, REQUEST, RESPONSE, RUNTIME, Trunk};
 
 const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
@@ -30,25 +30,25 @@ const REGISTRATION: u32 = 1;
 const INVALID_ARGUMENT: i32 = 3;
 const UNIMPLEMENTED: i32 = 12;
 /// How long an engine may take for registration and configuration. Engines wait 5 seconds, then 2.
-const BEGINNING: Duration = Duration::from_secs(10);
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Session<'a> {
-    pub trunk: Trunk<'a>,
+    pub mux: Mux<'a>,
     /// The plugin's index.
     pub index: &'a str,
     /// Which containers get the listener, and its socket.
     pub notify: &'a Notify,
-    /// Where a line for the log goes.
+    /// Writes a line to the log.
     pub log: &'a dyn Fn(&str),
     /// Where the plugin's state is published.
     pub presence: &'a mut Presence,
-    /// The engine, once it has identified itself.
+    /// The engine, known once it has configured the plugin.
     pub engine: Option<Engine>,
 }
 
 impl Session<'_> {
     /// Serves until the stop signal.
-    pub fn serve(&mut self) -> Result<(), Lost> {
+    pub fn serve(&mut self) -> Result<(), SessionError> {
         let register = RegisterPlugin { name: NAME.into(), index: self.index.into() };
         let request = Request {
             service: RUNTIME_SERVICE.into(),
@@ -58,16 +58,16 @@ impl Session<'_> {
         self.send(RUNTIME, REGISTRATION, REQUEST, request.encode_to_vec())?;
         let mut registered = false;
         loop {
-            let begun = registered && self.engine.is_some();
-            let message = match self.trunk.next((!begun).then_some(BEGINNING))? {
-                Came::Stop => return Ok(()),
-                Came::Message(message) => message,
+            let is_ready = registered && self.engine.is_some();
+            let message = match self.mux.next((!is_ready).then_some(REGISTRATION_TIMEOUT))? {
+                Incoming::Stop => return Ok(()),
+                Incoming::Message(message) => message,
             };
             match (message.stream, message.kind) {
                 (RUNTIME, RESPONSE) if message.call == REGISTRATION => {
                     let response = Response::decode(&*message.payload)?;
                     if let Some(status) = response.status.filter(|status| status.code != 0) {
-                        return Err(Lost::Refused(status.message.escape_debug().to_string()));
+                        return Err(SessionError::Refused(status.message.escape_debug().to_string()));
                     }
                     registered = true;
                 }
@@ -75,14 +75,14 @@ impl Session<'_> {
                     let answer = self.answer(&Request::decode(&*message.payload)?);
                     self.send(PLUGIN, message.call, RESPONSE, answer.encode_to_vec())?;
                 }
-                // Unknown answers, and kinds of a later protocol.
+                // Ignore unknown answers, and message kinds of a later protocol.
                 _ => {}
             }
         }
     }
 
-    fn send(&mut self, stream: u32, call: u32, kind: u8, payload: Vec<u8>) -> Result<(), Lost> {
-        Ok(self.trunk.send(&Message { stream, call, kind, payload })?)
+    fn send(&mut self, stream: u32, call: u32, kind: u8, payload: Vec<u8>) -> Result<(), SessionError> {
+        Ok(self.mux.send(&Message { stream, call, kind, payload })?)
     }
 
     fn answer(&mut self, request: &Request) -> Response {
@@ -97,7 +97,7 @@ impl Session<'_> {
                 Ok(configure) => done(self.configure(&configure).encode_to_vec()),
                 Err(error) => failed(INVALID_ARGUMENT, error.to_string()),
             },
-            // Running containers stay as they are: a filter cannot be added.
+            // Running containers do not change, because a filter cannot be added.
             "Synchronize" => match Synchronize::decode(payload) {
                 Ok(Synchronize { more }) => done(Synchronized { more }.encode_to_vec()),
                 Err(error) => failed(INVALID_ARGUMENT, error.to_string()),
@@ -150,13 +150,13 @@ impl Session<'_> {
         let pod = request.pod.unwrap_or_default();
         let name = format!("container {} of pod {}/{} ({:.12})", container.name, pod.namespace, pod.name, container.id);
         let name = name.escape_debug();
-        match armed(container, engine, self.notify) {
+        match add_listener(container, engine, self.notify) {
             Ok(created) => {
                 (self.log)(&format!("{name}: the notify engine gets its calls"));
                 created
             }
-            // Log a line only for containers that would have been served with another engine.
-            Err(why) if why.is_ordinary() && !why.lacks_engine() => Created::default(),
+            // Do not log containers that would get no listener anyway.
+            Err(why) if why.is_ordinary() && !why.lacks_notify_engine() => Created::default(),
             Err(why) => {
                 (self.log)(&format!("{name} starts without the notify engine: {}", chain(&why)));
                 Created::default()

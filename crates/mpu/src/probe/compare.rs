@@ -1,7 +1,7 @@
 //! Compares a measurement with the right answer, or, without an engine, with the prediction for the driver's release.
 
 use super::verdict::{self, Fault, Verdict};
-use super::{Evidence, ProbeError, Under, measure, this_program};
+use super::{ChildEngine, Evidence, ProbeError, measure, this_program};
 use crate::driver_view::DriverView;
 use mpu_engine::Engine;
 use mpu_engine::module::state;
@@ -14,7 +14,8 @@ use serde::Serialize;
 
 /// What was found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Probed {
+#[schemars(rename = "Probed")]
+pub struct ProbeReport {
     /// Whether a container is seen right.
     pub right: bool,
     /// Whether an engine is translating.
@@ -58,12 +59,12 @@ pub struct Numbers {
 }
 
 /// Measures on this host, and compares.
-pub fn probe(host: &Host) -> Result<Probed, ProbeError> {
+pub fn probe(host: &Host) -> Result<ProbeReport, ProbeError> {
     let driver = Driver::loaded(host);
-    // With two engines, the module: it serves all containers outside the other.
+    // If both engines are up, measure the module: it serves every container without the notify engine's listener.
     let by_module =
         host.has_capability(CAP_SYS_ADMIN) && state::read(host)?.is_some_and(|state| state.phase.is_placed());
-    let under = if by_module { Under::Module } else { Under::Notify };
+    let under = if by_module { ChildEngine::Module } else { ChildEngine::Notify };
     let evidence = measure(host, driver.as_ref(), &this_program(), &["probe-child"], under)?;
     let engine = match by_module {
         true => Some(Engine::Module),
@@ -81,8 +82,8 @@ pub fn compare(
     engine: Option<Engine>,
     visibility: Visibility,
     symbols: Option<[bool; 2]>,
-) -> Probed {
-    let Verdict { list, details, mut faults } = verdict::judge(&evidence);
+) -> ProbeReport {
+    let Verdict { list, details, mut faults } = verdict::evaluate(&evidence);
     if engine.is_some() {
         faults.retain(|fault| !is_permitted(*fault, visibility));
     }
@@ -94,14 +95,14 @@ pub fn compare(
         // A missing measurement contradicts nothing.
         false => predicted.map(|p| found.list == p.list && (found.details.is_none() || found.details == p.details)),
     };
-    Probed {
+    ProbeReport {
         right: faults.is_empty(),
         engine_up: engine.is_some(),
         engine,
         visibility,
         as_expected,
         driver: DriverView::from(driver),
-        faults: faults.into_iter().map(|fault| FaultView { fault, explanation: fault.in_words() }).collect(),
+        faults: faults.into_iter().map(|fault| FaultView { fault, explanation: fault.explanation() }).collect(),
         found,
         predicted,
         symbols_agree: symbols.zip(driver.known()).map(|(present, release)| present == driver::converters_of(release)),
@@ -109,7 +110,8 @@ pub fn compare(
     }
 }
 
-/// Whether an engine leaves this to a container on purpose. The child is in the pod or group of this process, which uses the GPU, too.
+/// Whether the configured view permits this. The child is in the pod or cgroup of this process, which also uses the
+/// GPU.
 fn is_permitted(fault: Fault, visibility: Visibility) -> bool {
     match visibility {
         Visibility::Own => false,

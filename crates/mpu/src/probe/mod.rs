@@ -1,26 +1,26 @@
-//! Measures whether a container on this host is seen right: a child in a PID namespace of its own becomes a client of the
-//! driver and looks itself up, as a container's `nvidia-smi` would.
+//! Measures whether a container on this host gets right answers: a child in its own PID namespace becomes a client of
+//! the driver and looks itself up, as a container's `nvidia-smi` would.
 //!
-//! [`look`] is the child's part, [`verdict`] interprets the answers. Neither the driver's version nor MPU's reported state
-//! is used.
+//! [`child`] runs in the child, [`verdict`] interprets the answers. Neither uses the driver's version or MPU's reported
+//! state.
 
 mod call_driver;
+pub mod child;
 pub mod compare;
-pub mod look;
 mod nodes;
 pub mod verdict;
 
 pub use call_driver::call_driver;
 
-use look::Sighting;
+use child::ChildObservation;
 use mpu_engine::module::state::StateError;
 use mpu_host::driver::{Driver, NEWEST_KNOWN, Release};
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts, chain};
 use mpu_host::explain_by_facts;
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
-use mpu_host::own;
 use mpu_host::progress::Progress;
+use mpu_host::sys::unshare_pid_namespace_of_children;
 use mpu_notify::supervised_child;
 use mpu_rm::{Client, RmError};
 use nodes::DeviceNodes;
@@ -89,7 +89,7 @@ impl ProbeError {
 
 /// The engine that serves the child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Under {
+pub enum ChildEngine {
     /// The notify engine, if it is up: the child gets a listener as a container's first process does.
     Notify,
     /// The module: the child calls the driver directly.
@@ -100,17 +100,17 @@ pub enum Under {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Evidence {
     /// What the child saw.
-    pub child: Sighting,
+    pub child: ChildObservation,
     /// The processes that a caller in our own namespace saw at the same time.
     pub host_list: Option<Vec<u32>>,
     /// Whether our own namespace is the initial one, so that its numbers are the host's.
     pub in_init_namespace: bool,
 }
 
-/// What the child writes on its one line.
+/// The child's result, as one line of JSON.
 #[derive(Serialize, Deserialize)]
-enum Word {
-    Saw(Sighting),
+enum ChildMessage {
+    Observed(ChildObservation),
     Failed(String),
 }
 
@@ -120,29 +120,32 @@ pub fn measure(
     driver: Option<&Driver>,
     program: &Path,
     arguments: &[&str],
-    under: Under,
+    under: ChildEngine,
 ) -> Result<Evidence, ProbeError> {
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err(ProbeError::NotRoot);
     }
     let driver = driver.ok_or(ProbeError::NoDriver)?;
     let _progress = Progress::of("asking the driver (the first client of a GPU waits for it to start)");
-    // First become a client here: each usual cause of failure gets its own error, and the GPU stays started.
+    // Become a client here first: a missing GPU or permission then has its own error, and the GPU stays started.
     let nodes = DeviceNodes::of(host);
-    let ours = Client::of_first_gpu(&nodes, known(driver.release)).map_err(|source| ProbeError::Driver { source })?;
-    let supervised = under == Under::Notify && supervised_child::is_available(host);
+    let ours =
+        Client::of_first_gpu(&nodes, layout_release(driver.release)).map_err(|source| ProbeError::Driver { source })?;
+    let supervised = under == ChildEngine::Notify && supervised_child::is_available(host);
     let mut child = spawn_in_new_namespace(host, program, arguments, &driver.version, supervised)?;
-    let word = converse(&mut child, || ours.pids().ok());
+    let message = exchange_with_child(&mut child, || ours.pids().ok());
     let _ = child.wait();
-    let (word, host_list) = word?;
-    match word {
-        Word::Saw(child) => Ok(Evidence { child, host_list, in_init_namespace: host.in_init_pid_namespace() }),
-        Word::Failed(message) => Err(ProbeError::Child { message }),
+    let (message, host_list) = message?;
+    match message {
+        ChildMessage::Observed(child) => {
+            Ok(Evidence { child, host_list, in_init_namespace: host.in_init_pid_namespace() })
+        }
+        ChildMessage::Failed(message) => Err(ProbeError::Child { message }),
     }
 }
 
-/// Starts the child as the first process of a new PID namespace, under the notify engine if requested. It does so in a thread
-/// of its own, because the namespace then also applies to all later children of that thread.
+/// Starts the child as the first process of a new PID namespace, under the notify engine if requested. A separate
+/// thread does it, because the namespace also applies to all later children of the thread.
 fn spawn_in_new_namespace(
     host: &Host,
     program: &Path,
@@ -156,7 +159,7 @@ fn spawn_in_new_namespace(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let conversation = supervised.then(|| supervised_child::prepare(&mut command)).transpose().map_err(failed)?;
     let spawn = move || {
-        own::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
+        unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
         command.spawn().map_err(|source| ProbeError::Spawn { source })
     };
     let died = |_| ProbeError::Spawn { source: io::Error::other("the thread that starts it died") };
@@ -171,46 +174,50 @@ fn spawn_in_new_namespace(
     Ok(child)
 }
 
-/// Sends the child its outer number, reads its result, looks from here while it is visible, and ends it.
-fn converse<T>(child: &mut Child, look_from_here: impl FnOnce() -> T) -> Result<(Word, T), ProbeError> {
-    let silent = |source| ProbeError::Silent { source };
-    let pipe = || silent(io::ErrorKind::BrokenPipe.into());
+/// Sends the child its outer PID, reads its result, calls `list_from_here` while the child is still a client, and ends
+/// the child.
+fn exchange_with_child<T>(
+    child: &mut Child,
+    list_from_here: impl FnOnce() -> T,
+) -> Result<(ChildMessage, T), ProbeError> {
+    let no_answer = |source| ProbeError::Silent { source };
+    let pipe = || no_answer(io::ErrorKind::BrokenPipe.into());
     let mut to = child.stdin.take().ok_or_else(pipe)?;
     let from = child.stdout.take().ok_or_else(pipe)?;
-    writeln!(to, "{}", child.id()).map_err(silent)?;
+    writeln!(to, "{}", child.id()).map_err(no_answer)?;
     let mut line = String::new();
-    BufReader::new(from).read_line(&mut line).map_err(silent)?;
-    let seen_from_here = look_from_here();
-    drop(to); // the child ends at the end of its input
-    let word = serde_json::from_str(&line).map_err(|e| silent(e.into()))?;
-    Ok((word, seen_from_here))
+    BufReader::new(from).read_line(&mut line).map_err(no_answer)?;
+    let host_list = list_from_here();
+    drop(to); // The child ends at the end of its input.
+    let message = serde_json::from_str(&line).map_err(|e| no_answer(e.into()))?;
+    Ok((message, host_list))
 }
 
-/// The release whose layouts are used; the newest for an unknown one.
-fn known(release: Option<Release>) -> Release {
+/// The release whose parameter layouts are used: the newest known one if the driver's is unknown.
+fn layout_release(release: Option<Release>) -> Release {
     release.unwrap_or(NEWEST_KNOWN)
 }
 
-/// The child: reads its outer number, measures, writes the result, and stays visible until its input ends.
+/// The child: reads its outer PID, measures, writes the result, and stays a client until its input ends.
 pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     let mut outer = String::new();
     let mut input = BufReader::new(io::stdin());
     input.read_line(&mut outer)?;
     let outer = outer.trim().parse().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     let nodes = DeviceNodes::of(host);
-    let looked = look::look(&nodes, known(version.parse().ok()), outer);
-    let (word, clients) = match looked {
-        Ok((sighting, clients)) => (Word::Saw(sighting), Some(clients)),
-        Err(error) => (Word::Failed(chain(&error)), None),
+    let measured = child::measure(&nodes, layout_release(version.parse().ok()), outer);
+    let (message, clients) = match measured {
+        Ok((observation, clients)) => (ChildMessage::Observed(observation), Some(clients)),
+        Err(error) => (ChildMessage::Failed(chain(&error)), None),
     };
-    let line = serde_json::to_string(&word)?;
+    let line = serde_json::to_string(&message)?;
     writeln!(io::stdout(), "{line}")?;
     input.read_to_end(&mut Vec::new())?;
     drop(clients);
     Ok(())
 }
 
-/// This executable, by a name that also works after its file was replaced.
+/// This executable, also after its file was replaced.
 pub fn this_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
@@ -230,7 +237,7 @@ mod tests {
         let fake = FakeHost::in_order();
         let driver = Driver::loaded(&fake.host());
         let measure = |driver: Option<&Driver>| {
-            code(measure(&fake.host(), driver, Path::new("/nonexistent"), &[], Under::Notify))
+            code(measure(&fake.host(), driver, Path::new("/nonexistent"), &[], ChildEngine::Notify))
         };
         assert_eq!(measure(None), ("no_driver", Exit::NotReady));
         fake.write("/proc/self/status", "CapEff:\t0000000000010000\n");
@@ -243,7 +250,7 @@ mod tests {
         let fake = FakeHost::in_order();
         fake.write("/dev/nvidiactl", "a file");
         let driver = Driver::loaded(&fake.host());
-        let result = measure(&fake.host(), driver.as_ref(), Path::new("/nonexistent"), &[], Under::Notify);
+        let result = measure(&fake.host(), driver.as_ref(), Path::new("/nonexistent"), &[], ChildEngine::Notify);
         assert_eq!(code(result), ("driver_refuses", Exit::Failed));
     }
 
@@ -255,7 +262,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a shell");
-        let error = converse(&mut child, || ()).map(|_| ()).expect_err("silent");
+        let error = exchange_with_child(&mut child, || ()).map(|_| ()).expect_err("silent");
         assert_eq!(error.code(), "child_failed");
         child.wait().expect("ended");
     }
@@ -269,8 +276,8 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a shell");
-        let (word, seen) = converse(&mut child, || 7).expect("a word");
-        let Word::Failed(message) = word else { panic!("not the failure") };
+        let (message, seen) = exchange_with_child(&mut child, || 7).expect("a word");
+        let ChildMessage::Failed(message) = message else { panic!("not the failure") };
         assert_eq!((message, seen), (format!("I am {}", child.id()), 7));
         assert!(child.wait().expect("ended").code().is_some());
     }

@@ -1,5 +1,5 @@
-//! Opens the driver's device nodes. NVIDIA's tools make them when first used; a missing node is made elsewhere, opened and removed
-//! at once.
+//! Opens the driver's device nodes. NVIDIA's tools create them at first use. For a missing node, a temporary one is
+//! created, opened and removed at once.
 
 use mpu_host::host::Host;
 use mpu_rm::{Nodes, RmError};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const MAJOR: u32 = 195;
 const CONTROL_MINOR: u32 = 255;
 /// More GPU nodes than any host has.
-const GPU_MINORS: u32 = 64;
+const MAX_GPU_MINORS: u32 = 64;
 
 /// The nodes below one `/dev`.
 pub struct DeviceNodes {
@@ -28,14 +28,15 @@ impl DeviceNodes {
         let path = self.dev.join(name);
         match open(&path) {
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
-                self.open_own(minor).map_err(|_| RmError::Open { path, source })
+                self.open_temporary(minor).map_err(|_| RmError::Open { path, source })
             }
             other => other.map_err(|source| RmError::Open { path, source }),
         }
     }
 
-    fn open_own(&self, minor: u32) -> io::Result<File> {
-        // The child is process 1 of its namespace, so a PID in the name would be another probe's, too.
+    fn open_temporary(&self, minor: u32) -> io::Result<File> {
+        // A PID in the name would not be unique: the child is process 1 of its namespace, as the child of any other
+        // probe.
         let made = tempfile::Builder::new().prefix(".mpu-probe-").make_in(&self.dev, |path| {
             let mode = Mode::RUSR | Mode::WUSR;
             Ok(mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(MAJOR, minor))?)
@@ -50,8 +51,8 @@ impl Nodes for DeviceNodes {
     }
 
     fn open_gpu(&self) -> Result<File, RmError> {
-        let there = (0..GPU_MINORS).find_map(|minor| open(&self.dev.join(format!("nvidia{minor}"))).ok());
-        there.map_or_else(|| self.open_or_make("nvidia0", 0), Ok)
+        let existing = (0..MAX_GPU_MINORS).find_map(|minor| open(&self.dev.join(format!("nvidia{minor}"))).ok());
+        existing.map_or_else(|| self.open_or_make("nvidia0", 0), Ok)
     }
 }
 

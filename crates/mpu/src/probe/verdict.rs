@@ -30,7 +30,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub fn in_words(self) -> &'static str {
+    pub fn explanation(self) -> &'static str {
         match self {
             Fault::ListMisses => "its own process is missing from the process list",
             Fault::ListForeign => "the process list shows processes of the host or of other containers",
@@ -54,7 +54,7 @@ pub struct Verdict {
     pub faults: Vec<Fault>,
 }
 
-pub fn judge(evidence: &Evidence) -> Verdict {
+pub fn evaluate(evidence: &Evidence) -> Verdict {
     let seen = &evidence.child;
     let has = |pid| seen.list.contains(&pid);
     let ours = |pid: &u32| [seen.own_pid, seen.thread_id].contains(pid);
@@ -93,10 +93,11 @@ fn first_true<const N: usize>(choices: [(bool, Numbering); N]) -> Option<Numberi
 
 #[cfg(test)]
 pub(crate) mod fake {
-    //! The answers of a driver of each era to child 1 (5123 on the host) with a second thread 2, beside host process 415.
+    //! The answers of each era's driver to a child with PID 1 (5123 on the host) and a thread 2, beside host process
+    //! 415.
 
     use super::super::Evidence;
-    use super::super::look::{Details, Sighting};
+    use super::super::child::{ChildObservation, Details};
     use mpu_rm::Samples;
 
     /// The evidence of an era's faults, by sources and measurements.
@@ -118,7 +119,7 @@ pub(crate) mod fake {
     }
 
     fn evidence(list: Vec<u32>, details: Details, samples: Samples) -> Evidence {
-        let child = Sighting {
+        let child = ChildObservation {
             own_pid: 1,
             outer_pid: 5123,
             thread_id: 2,
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn every_era_is_recognised_by_its_numbering() {
         for row in (0..=4).map(Native::of) {
-            let verdict = judge(&fake::era(row.era));
+            let verdict = evaluate(&fake::era(row.era));
             assert_eq!((verdict.list, verdict.details), (Some(row.pids), Some(row.pid_info)), "era {}", row.era);
         }
     }
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn every_era_has_its_own_faults() {
         use Fault::*;
-        let faults = |era| judge(&fake::era(era)).faults;
+        let faults = |era| evaluate(&fake::era(era)).faults;
         assert_eq!(faults(0), [ListMisses, ListForeign, DetailsMiss, DetailsForeign, SamplesForeign]);
         assert_eq!(faults(1), [ListThread, ListRepeats, DetailsMiss, DetailsForeign, SamplesForeign]);
         assert_eq!(faults(2), [ListThread, ListRepeats, DetailsMiss, SamplesForeign]);
@@ -157,11 +158,11 @@ mod tests {
 
     #[test]
     fn right_answer_has_no_fault() {
-        assert_eq!(judge(&fake::right()).faults, []);
+        assert_eq!(evaluate(&fake::right()).faults, []);
         let mut unmeasured = fake::right();
         unmeasured.child.details = None;
         unmeasured.child.samples = None;
-        let verdict = judge(&unmeasured);
+        let verdict = evaluate(&unmeasured);
         assert_eq!((verdict.faults, verdict.details), (vec![], None));
     }
 
@@ -169,28 +170,28 @@ mod tests {
     fn empty_list_is_wrong() {
         let mut evidence = fake::right();
         evidence.child.list.clear();
-        let verdict = judge(&evidence);
+        let verdict = evaluate(&evidence);
         assert_eq!((verdict.list, verdict.faults), (None, vec![Fault::ListMisses]));
     }
 
     #[test]
-    fn host_must_go_on_seeing_process() {
+    fn host_list_must_contain_child() {
         let mut evidence = fake::right();
         evidence.host_list = Some(vec![415, 1]);
-        assert_eq!(judge(&evidence).faults, [Fault::HostMisses]);
+        assert_eq!(evaluate(&evidence).faults, [Fault::HostMisses]);
     }
 
     #[test]
-    fn details_by_leader_of_thread_are_still_process() {
+    fn details_by_own_pid_and_thread_are_own() {
         let mut evidence = fake::right();
-        evidence.child.details = Some(crate::probe::look::Details { own: true, thread: true, outer: false });
-        assert_eq!(judge(&evidence).details, Some(Numbering::Own));
+        evidence.child.details = Some(crate::probe::child::Details { own: true, thread: true, outer: false });
+        assert_eq!(evaluate(&evidence).details, Some(Numbering::Own));
     }
 
     #[test]
     fn every_fault_can_be_found() {
-        let mut found: Vec<Fault> = (0..5).flat_map(|era| judge(&fake::era(era)).faults).collect();
-        found.push(Fault::HostMisses); // host_must_go_on_seeing_process
+        let mut found: Vec<Fault> = (0..5).flat_map(|era| evaluate(&fake::era(era)).faults).collect();
+        found.push(Fault::HostMisses); // host_list_must_contain_child
         for &fault in <Fault as strum::VariantArray>::VARIANTS {
             assert!(found.contains(&fault), "{fault:?} never fires");
         }

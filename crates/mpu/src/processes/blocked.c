@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Prints the PID of a process whose command line cannot be read, as root. It reads a page of a file through /proc/self/mem, for which the
- * kernel holds its mmap_lock until the file system answers. The file system is this program's, and does not. A second thread waits to
- * change the memory, and all readers wait behind it. Ends with 77 if the kernel refuses FUSE.
+ * Prints the PID of a process whose command line cannot be read, even by root. The process reads a page of a file through
+ * /proc/self/mem. The kernel holds its mmap_lock until the file system answers, and this program's FUSE file system never does. A
+ * second thread waits to change the memory, and all readers wait behind it. Exits with 77 if the kernel refuses FUSE.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,12 +25,12 @@ static char *page, byte;
 static int wakes[2];
 static pid_t reader;
 
-static void *holds(void *mem)
+static void *read_page(void *mem)
 {
 	return (void *)pread((int)(intptr_t)mem, &byte, 1, (uintptr_t)page);
 }
 
-static void *waits(void *unused)
+static void *wait_for_mmap_lock(void *unused)
 {
 	read(wakes[0], unused, 1);
 	return mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -48,7 +48,7 @@ static void serve(int fd)
 			struct fuse_open_out open;
 		};
 	} out;
-	struct fuse_in_header *asked = (struct fuse_in_header *)in;
+	struct fuse_in_header *request = (struct fuse_in_header *)in;
 
 	while (read(fd, in, sizeof(in)) > 0) {
 		struct fuse_attr file = { .ino = 2, .mode = S_IFREG | 0400, .nlink = 1, .size = 4096 };
@@ -56,7 +56,7 @@ static void serve(int fd)
 		uint32_t len = 0;
 
 		memset(&out, 0, sizeof(out));
-		switch (asked->opcode) {
+		switch (request->opcode) {
 		case FUSE_INIT:
 			out.init = (struct fuse_init_out){ .major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = 4096 };
 			len = sizeof(out.init);
@@ -66,7 +66,7 @@ static void serve(int fd)
 			len = sizeof(out.entry);
 			break;
 		case FUSE_GETATTR:
-			out.attr = (struct fuse_attr_out){ .attr_valid = 999, .attr = asked->nodeid == 2 ? file : folder };
+			out.attr = (struct fuse_attr_out){ .attr_valid = 999, .attr = request->nodeid == 2 ? file : folder };
 			len = sizeof(out.attr);
 			break;
 		case FUSE_OPEN:
@@ -81,7 +81,7 @@ static void serve(int fd)
 		default:
 			out.header.error = -ENOSYS;
 		}
-		out.header.unique = asked->unique;
+		out.header.unique = request->unique;
 		out.header.len = sizeof(out.header) + len;
 		write(fd, &out, out.header.len);
 	}
@@ -96,8 +96,8 @@ static int block(const char *folder)
 	snprintf(path, sizeof(path), "%s/file", folder);
 	file = open(path, O_RDONLY);
 	page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0);
-	if (page == MAP_FAILED || pthread_create(&thread, NULL, waits, path) ||
-	    pthread_create(&thread, NULL, holds, (void *)(intptr_t)mem))
+	if (page == MAP_FAILED || pthread_create(&thread, NULL, wait_for_mmap_lock, path) ||
+	    pthread_create(&thread, NULL, read_page, (void *)(intptr_t)mem))
 		return 1;
 	return pause();
 }

@@ -26,7 +26,7 @@ pub enum ProcessError {
 
 impl ProcessError {
     /// Sorts a failure of NVML by its fix.
-    pub fn sorted(at: &'static str, source: NvmlError) -> ProcessError {
+    pub fn from_nvml(at: &'static str, source: NvmlError) -> ProcessError {
         match source {
             NvmlError::DriverNotLoaded => ProcessError::NoDriver { source },
             NvmlError::LibRmVersionMismatch => ProcessError::Mismatch { source },

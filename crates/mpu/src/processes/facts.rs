@@ -1,7 +1,7 @@
-//! Facts of a process from `/proc`, and its container.
+//! Reads the facts of a process from `/proc`, and finds its container.
 //!
-//! A process may end at any moment; a missing file gives none. [`maker`] decides whether a PID still belongs to the process that the
-//! driver means.
+//! A process may end at any moment, so a missing file gives none. [`maker`] checks whether a PID still belongs to the
+//! process that opened the driver.
 
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::{self, Job};
@@ -36,67 +36,74 @@ pub struct Facts {
 }
 
 /// `/proc` counts start times in hundredths of a second on each architecture of NVIDIA's driver.
-const TICKS: u64 = 100;
-/// The most that is kept of a command line.
+const TICKS_PER_SECOND: u64 = 100;
+/// A command line is kept up to this many bytes.
 const COMMAND_LIMIT: usize = 4096;
-/// How long all command lines together may keep their reader waiting: each a quarter of what is left.
-const MOST_WAITING: Duration = Duration::from_secs(4);
-const LEAST_PATIENCE: Duration = Duration::from_millis(10);
+/// How long the reads of all command lines together may block. Each may take a quarter of the remaining time.
+const TOTAL_WAIT: Duration = Duration::from_secs(4);
+const MIN_WAIT: Duration = Duration::from_millis(10);
 /// A `status` with the most groups, 65,536, has 720 kB.
 const FILE_LIMIT: usize = 1 << 20;
 
 /// How much is read about a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Depth {
-    /// All that a person wants to see.
+    /// All facts.
     #[default]
     Everything,
-    /// The same, without the homes of users, which may be file systems that never answer.
+    /// The same, without reading home directories, whose file systems may never answer.
     WithoutHomes,
-    /// The owner and the start. Reads nothing that the process's user can delay: a command line lies in the process's own memory, and a
-    /// home may be a file system of the user.
+    /// The owner and the start time only. Reads nothing that the process's user can delay: a command line lies in the
+    /// process's own memory, and a home directory may be a file system of the user.
     Owner,
 }
 
 impl Facts {
-    /// `folder` is where the process, or a living thread of it, can be read. None if it had ended when all files were read: they may be
-    /// the next process's.
-    fn started_at(moment: &Moment, pid: HostPid, folder: &str, ticks: u64, shared: &mut Shared) -> Option<Facts> {
-        let host = moment.host;
+    /// Reads the process that started at `ticks`. `folder` is its folder, or that of a living thread. None if the
+    /// process has ended by the end of the read, because the files may belong to the next process with this PID.
+    fn read_started(
+        context: &ScanContext,
+        pid: HostPid,
+        folder: &str,
+        ticks: u64,
+        shared: &mut SharedFacts,
+    ) -> Option<Facts> {
+        let host = context.host;
         let status = status_of(host, pid);
         let value = |key: &str| value_in(&status, key);
         let cgroups = containers::cgroups_at(host, folder);
-        let command = (moment.depth != Depth::Owner).then(|| shared.command(host, folder)).flatten();
-        if !moment.is_still(pid, ticks) {
+        let command = (context.depth != Depth::Owner).then(|| shared.command(host, folder)).flatten();
+        if !context.is_same_process(pid, ticks) {
             return None;
         }
         let facts = Facts {
             container_pid: value("NSpid:").and_then(innermost),
-            container: cgroups.as_ref().and_then(|cgroups| moment.containers.in_cgroups(cgroups)),
+            container: cgroups.as_ref().and_then(|cgroups| context.containers.in_cgroups(cgroups)),
             job: cgroups.as_deref().and_then(cgroup::job),
             unit: cgroups.as_deref().and_then(cgroup::unit).map(str::to_string),
             uid: user_in(&status),
             start_ticks: Some(ticks),
             ..Facts::default()
         };
-        // The cgroup of an ended process at the root is unknown, and so is one whose path the kernel does not give: in a container, a process
-        // can make a path of 4096 bytes, which only a kernel that cuts it shows (ENAMETOOLONG in proc_cgroup_show; 6.18 cuts it).
-        let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_the_root(&cgroups) || !has_ended(host, folder));
-        if moment.depth == Depth::Owner {
+        // If an ended process is in the root cgroup, its cgroup is unknown. It is also unknown if the kernel shows no
+        // path: a process in a container can create a path of 4096 bytes (ENAMETOOLONG in proc_cgroup_show; Linux 6.18
+        // truncates it instead).
+        let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_root(&cgroups) || !has_ended(host, folder));
+        if context.depth == Depth::Owner {
             return is_known.then_some(facts);
         }
         Some(Facts {
             user: facts.uid.and_then(|uid| shared.user(host, uid)),
             name: value("Name:").map(str::to_string),
             command,
-            started: shared.boot(host).map(|boot| boot + ticks / TICKS),
+            started: shared.boot(host).map(|boot| boot + ticks / TICKS_PER_SECOND),
             ..facts
         })
     }
 }
 
-/// One reading of many processes, with the facts that they share.
-pub struct Moment<'a> {
+/// One scan of many processes, with the facts that they share.
+pub struct ScanContext<'a> {
     host: &'a Host,
     depth: Depth,
     /// All processes that the driver lists.
@@ -106,40 +113,41 @@ pub struct Moment<'a> {
     holders: OnceCell<Facts>,
 }
 
-impl Moment<'_> {
+impl ScanContext<'_> {
     /// Whether this PID still belongs to the process that started then.
-    fn is_still(&self, pid: HostPid, ticks: u64) -> bool {
+    fn is_same_process(&self, pid: HostPid, ticks: u64) -> bool {
         stat_in(self.host, &format!("/proc/{}", pid.get()))
             .is_some_and(|stat| maker::started_ticks(&stat) == Some(ticks))
     }
 
-    /// Where a living process can be read; none if `/proc` has no process with this PID, or not the one that the driver means.
-    fn folder_of(&self, pid: HostPid, stat: &str, has: Has) -> Option<String> {
+    /// The folder in which the process can be read. None if it has ended, or if the PID belongs to a process without
+    /// the driver.
+    fn folder_of(&self, pid: HostPid, stat: &str, has_driver: Has) -> Option<String> {
         let folder = format!("/proc/{}", pid.get());
-        if has == Has::No {
+        if has_driver == Has::No {
             return None;
         }
         if !maker::has_ended(stat) {
             return Some(folder);
         }
-        if let Some(thread) = maker::living_thread(&self.host.at("/proc"), pid, &self.makers) {
+        if let Some(thread) = maker::find_live_thread(&self.host.at("/proc"), pid, &self.makers) {
             return Some(format!("{folder}/{thread}"));
         }
         // For an ended process, cgroup version 1 shows no path.
         let cgroups = containers::cgroups_at(self.host, &folder)?;
-        (!containers::is_at_the_root(&cgroups)).then_some(folder)
+        (!containers::is_at_root(&cgroups)).then_some(folder)
     }
 }
 
-/// Facts that many processes share. `/proc/stat` alone takes a millisecond on a host with many processors.
+/// Facts that many processes share, read once: `/proc/stat` takes a millisecond on a host with many processors.
 #[derive(Default)]
-struct Shared {
+struct SharedFacts {
     boot: Option<u64>,
     users: HashMap<u32, Option<String>>,
     waited: Duration,
 }
 
-impl Shared {
+impl SharedFacts {
     fn boot(&mut self, host: &Host) -> Option<u64> {
         self.boot = self.boot.or_else(|| boot_time(host));
         self.boot
@@ -149,16 +157,16 @@ impl Shared {
         self.users.entry(uid).or_insert_with(|| host.user_name(uid)).clone()
     }
 
-    /// None of a process that makes its readers wait, which the process can do for ever.
+    /// The command line. None if the process blocks its readers, which it can do without limit.
     fn command(&mut self, host: &Host, folder: &str) -> Option<String> {
         let began = Instant::now();
-        let patience = MOST_WAITING.saturating_sub(self.waited) / 4;
-        if patience < LEAST_PATIENCE {
+        let timeout = TOTAL_WAIT.saturating_sub(self.waited) / 4;
+        if timeout < MIN_WAIT {
             return None;
         }
         let (host, file) = (host.clone(), format!("{folder}/cmdline"));
-        // An argument list has up to 2 MiB.
-        let read = within(patience, move || host.beginning(file, COMMAND_LIMIT));
+        // By default, an argument list may have 2 MiB (execve(2)).
+        let read = within(timeout, move || host.beginning(file, COMMAND_LIMIT));
         if read.is_none() {
             self.waited += began.elapsed();
         }
@@ -166,28 +174,28 @@ impl Shared {
         while bytes.last() == Some(&0) {
             bytes.pop();
         }
-        let words: Vec<String> =
-            bytes.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        Some(words.join(" ")).filter(|line| !line.is_empty())
+        let arguments: Vec<String> =
+            bytes.split(|b| *b == 0).map(|argument| String::from_utf8_lossy(argument).into_owned()).collect();
+        Some(arguments.join(" ")).filter(|line| !line.is_empty())
     }
 }
 
-/// The most processes that are named as keepers of an ended process's memory.
-const MOST_HOLDERS: usize = 16;
+/// The most processes that are listed as holders of an ended process's memory.
+const HOLDER_LIMIT: usize = 16;
 
-/// The facts of an ended process that the driver lists: the processes that keep its descriptors, and so its memory. Those have the
-/// driver open, and the driver does not list them.
-fn ended(moment: &Moment, makers: &maker::Look) -> Facts {
-    let (host, proc) = (moment.host, moment.host.at("/proc"));
+/// The facts of an ended process that the driver still lists: `command` names the processes that hold its descriptors,
+/// and so its memory. A holder has the driver open, and the driver does not list it.
+fn holders_as_facts(context: &ScanContext, makers: &maker::Look) -> Facts {
+    let (host, proc) = (context.host, context.host.at("/proc"));
     let entries = std::fs::read_dir(&proc).into_iter().flatten().flatten();
     let others = entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
-    // A process whose first thread has ended counts as a maker, not as a holder: its descriptors cannot be read.
-    let has = |pid: &HostPid| {
+    // A process whose first thread has ended is no holder: its descriptors cannot be read there.
+    let has_driver = |pid: &HostPid| {
         let stat = host.text(format!("/proc/{}/stat", pid.get())).unwrap_or_default();
-        !maker::has_ended(&stat) && maker::has_the_driver(&proc, *pid, makers) == Has::Yes
+        !maker::has_ended(&stat) && maker::find_driver_fd(&proc, *pid, makers) == Has::Yes
     };
     let mut holders: Vec<HostPid> =
-        others.filter(|pid| !moment.listed.contains(pid)).filter(has).take(MOST_HOLDERS).collect();
+        others.filter(|pid| !context.listed.contains(pid)).filter(has_driver).take(HOLDER_LIMIT).collect();
     holders.sort();
     let names = holders.iter().map(|pid| {
         let name = host.text(format!("/proc/{}/comm", pid.get())).unwrap_or_default();
@@ -222,7 +230,7 @@ pub(crate) fn user_of(host: &Host, pid: HostPid) -> Option<u32> {
     user_in(&status_of(host, pid))
 }
 
-/// The last of several PIDs; a process of the host itself has one.
+/// The last of several PIDs. None for a process of the host, which has only one.
 fn innermost(numbers: &str) -> Option<ViewPid> {
     let mut numbers = numbers.split_whitespace();
     numbers.next()?;
@@ -245,75 +253,78 @@ fn boot_time(host: &Host) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Facts that were read before. PID and start time identify a process.
+/// Caches facts. PID and start time identify a process.
 pub struct Cache {
     depth: Depth,
     makers: fn() -> maker::Look,
-    known: HashMap<HostPid, (u64, Facts)>,
-    shared: Shared,
+    facts_by_pid: HashMap<HostPid, (u64, Facts)>,
+    shared: SharedFacts,
 }
 
 impl Cache {
     pub fn new(depth: Depth) -> Cache {
-        Cache { depth, makers: maker::Look::new, known: HashMap::new(), shared: Shared::default() }
+        Cache { depth, makers: maker::Look::new, facts_by_pid: HashMap::new(), shared: SharedFacts::default() }
     }
 
-    /// Replaces the driver's device by another one.
+    /// For tests: with another device in place of the driver's.
     #[cfg(test)]
     pub fn with(depth: Depth, makers: fn() -> maker::Look) -> Cache {
         Cache { makers, ..Cache::new(depth) }
     }
 
-    /// Whether all is read. Limits are read from each cgroup above a process, of which its user may make thousands.
-    pub fn is_for_people(&self) -> bool {
+    /// Whether all facts are read. The exporter does not read memory limits: they take a read for each cgroup above a
+    /// process, and a user can create thousands of cgroups.
+    pub fn reads_everything(&self) -> bool {
         self.depth != Depth::Owner
     }
 
-    /// Begins a reading of these processes, all that the driver lists. Others are dropped from the cache.
-    pub fn begin<'a>(&mut self, host: &'a Host, listed: BTreeSet<HostPid>) -> Moment<'a> {
-        self.known.retain(|pid, _| listed.contains(pid));
+    /// Begins a scan of all processes that the driver lists. Drops other processes from the cache.
+    pub fn begin<'a>(&mut self, host: &'a Host, listed: BTreeSet<HostPid>) -> ScanContext<'a> {
+        self.facts_by_pid.retain(|pid, _| listed.contains(pid));
         let containers = match self.depth {
             Depth::Everything => containers::Look::with_homes(host),
             Depth::WithoutHomes | Depth::Owner => containers::Look::new(host),
         };
         let makers = (self.makers)();
-        Moment { host, depth: self.depth, listed, containers, makers, holders: OnceCell::new() }
+        ScanContext { host, depth: self.depth, listed, containers, makers, holders: OnceCell::new() }
     }
 
-    /// The facts of a process, read when it is new.
-    pub fn of(&mut self, moment: &Moment, pid: HostPid) -> Facts {
-        let host = moment.host;
+    /// The facts of a process, from the cache if it was read before.
+    pub fn of(&mut self, context: &ScanContext, pid: HostPid) -> Facts {
+        let host = context.host;
         let stat = stat_in(host, &format!("/proc/{}", pid.get())).unwrap_or_default();
-        let Some(ticks) = maker::started_ticks(&stat) else { return self.ended(moment) };
-        if let Some((_, facts)) = self.known.get(&pid).filter(|(start, _)| *start == ticks) {
+        let Some(ticks) = maker::started_ticks(&stat) else { return self.ended_facts(context) };
+        if let Some((_, facts)) = self.facts_by_pid.get(&pid).filter(|(start, _)| *start == ticks) {
             return facts.clone();
         }
-        // The driver lists an ended process while any process keeps its descriptors. Its PID may belong to another process by now, which never
-        // had any. If that cannot be checked, the process counts as the owner: otherwise it could hide behind many descriptors.
-        let has = maker::has_the_driver(&host.at("/proc"), pid, &moment.makers);
-        let Some(folder) = moment.folder_of(pid, &stat, has) else { return self.ended(moment) };
-        let Some(facts) = Facts::started_at(moment, pid, &folder, ticks, &mut self.shared) else {
-            return self.ended(moment);
+        // The driver lists an ended process while any process holds its descriptors. Its PID may belong to another
+        // process by now. If that cannot be checked, the process counts as the owner: otherwise it could hide behind
+        // many descriptors.
+        let has_driver = maker::find_driver_fd(&host.at("/proc"), pid, &context.makers);
+        let Some(folder) = context.folder_of(pid, &stat, has_driver) else { return self.ended_facts(context) };
+        let Some(facts) = Facts::read_started(context, pid, &folder, ticks, &mut self.shared) else {
+            return self.ended_facts(context);
         };
-        if has == Has::Yes {
-            self.known.insert(pid, (ticks, facts.clone()));
+        if has_driver == Has::Yes {
+            self.facts_by_pid.insert(pid, (ticks, facts.clone()));
         }
         facts
     }
 
-    /// The facts of the process that started then, whatever it has open; none if it has ended.
-    pub fn of_started(&mut self, moment: &Moment, pid: HostPid, ticks: u64) -> Option<Facts> {
-        let stat = stat_in(moment.host, &format!("/proc/{}", pid.get()))?;
-        let folder = moment.folder_of(pid, &stat, Has::Yes)?;
-        Facts::started_at(moment, pid, &folder, ticks, &mut self.shared)
+    /// The facts of the process that started at `ticks`, even if it does not have the driver open. None if it has
+    /// ended.
+    pub fn of_started(&mut self, context: &ScanContext, pid: HostPid, ticks: u64) -> Option<Facts> {
+        let stat = stat_in(context.host, &format!("/proc/{}", pid.get()))?;
+        let folder = context.folder_of(pid, &stat, Has::Yes)?;
+        Facts::read_started(context, pid, &folder, ticks, &mut self.shared)
     }
 
-    fn ended(&self, moment: &Moment) -> Facts {
+    fn ended_facts(&self, context: &ScanContext) -> Facts {
         match self.depth {
-            // The previous reading knows the owner; the present holders are for people.
+            // The exporter's ledger has the owner from the previous scan, and does not need the holders.
             Depth::Owner => Facts::default(),
             Depth::Everything | Depth::WithoutHomes => {
-                moment.holders.get_or_init(|| ended(moment, &(self.makers)())).clone()
+                context.holders.get_or_init(|| holders_as_facts(context, &(self.makers)())).clone()
             }
         }
     }

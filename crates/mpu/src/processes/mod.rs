@@ -1,20 +1,20 @@
 //! Lists every process on every GPU: its PIDs on the host and in its container, its owner, and its use of the GPU.
 //!
-//! Joins NVML's rows ([`reading`]) with facts of `/proc` and [`mpu_host::containers`] ([`facts`]). NVML numbers processes by its
-//! caller's PID namespace, so this works in the initial one only, and refuses elsewhere.
+//! Joins NVML's rows ([`reading`]) with facts from `/proc` and [`mpu_host::containers`] ([`facts`]). NVML returns PIDs
+//! of its caller's PID namespace, so this works only in the initial one and fails elsewhere.
 
 mod error;
 mod facts;
 mod limits;
 pub mod reading;
-mod seen;
+mod snapshot;
 mod sys;
 
 pub use error::ProcessError;
 pub(crate) use facts::user_of;
 pub use facts::{Cache, Depth, Facts};
 pub use mpu_rm::EngineSample;
-pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
+pub use snapshot::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
 
 use limits::Limits;
 use mpu_core::HostPid;
@@ -41,7 +41,7 @@ impl Monitor {
     /// Reads all GPUs. Utilisation covers the time since the last reading, or at first the last second.
     pub fn snapshot(&mut self, host: &Host) -> Result<Snapshot, ProcessError> {
         let mut reading = self.nvml.read()?;
-        if !self.cache.is_for_people() {
+        if !self.cache.reads_everything() {
             reading.add_samples(host);
         }
         Ok(join(host, reading, time::now(), &mut self.cache))
@@ -55,15 +55,15 @@ pub fn snapshot(host: &Host, depth: Depth) -> Result<Snapshot, ProcessError> {
 /// One row for each process, GPU and MIG instance, with its facts.
 fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     let mut processes = Vec::new();
-    let mut limits = cache.is_for_people().then(|| Limits::of(host));
+    let mut limits = cache.reads_everything().then(|| Limits::of(host));
     let mut gpus = Vec::new();
-    let moment = cache.begin(host, reading.gpus.iter().flat_map(|gpu| gpu.rows.iter().map(|row| row.pid)).collect());
+    let context = cache.begin(host, reading.gpus.iter().flat_map(|gpu| gpu.rows.iter().map(|row| row.pid)).collect());
     for gpu in reading.gpus {
         let samples = gpu.samples;
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
-            let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
-            let facts = cache.of(&moment, pid);
-            // After a process has ended, its PID may belong to another one, in another cgroup.
+            let utilisation = samples.as_ref().and_then(|samples| utilisation_of(pid, samples));
+            let facts = cache.of(&context, pid);
+            // The PID of an ended process may belong to another process, in another cgroup.
             let limit = limits.as_mut().zip(facts.start_ticks);
             let limit = limit.and_then(|(limits, _)| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
             processes.push(GpuProcess {
@@ -90,14 +90,16 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     Snapshot { at, gpus, processes }
 }
 
-/// The utilisation of a process. A GPU assigns each sample to the process that used most (seen on an H200: of two that compute, one is in
-/// no sample, neither here nor in nvidia-smi's pmon). So no sample means no use only if no process has one.
-fn share_of(pid: HostPid, samples: &BTreeMap<HostPid, Utilisation>) -> Option<Utilisation> {
+/// The utilisation of a process. A GPU assigns each sample to the busiest process. On an H200 with two computing
+/// processes, one has no sample, neither here nor in nvidia-smi's pmon. So a missing sample means zero only if all
+/// samples are zero.
+fn utilisation_of(pid: HostPid, samples: &BTreeMap<HostPid, Utilisation>) -> Option<Utilisation> {
     let idle = || samples.values().all(|used| *used == Utilisation::default()).then(Utilisation::default);
     samples.get(&pid).copied().or_else(idle)
 }
 
-/// NVML lists a process in several lists, and some drivers list it twice in one. Each row has the whole process's memory.
+/// Merges rows. NVML lists a process in several lists, and some drivers list it twice in one. Each row has the memory
+/// of the whole process.
 fn merged(rows: &[ProcessRow]) -> BTreeMap<(HostPid, Option<Mig>), (Kind, Option<u64>)> {
     let mut merged: BTreeMap<_, (Kind, Option<u64>)> = BTreeMap::new();
     for row in rows {

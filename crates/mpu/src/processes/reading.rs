@@ -2,7 +2,7 @@
 //! reported and does not hide the others.
 
 use super::error::ProcessError;
-use super::seen::{Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
+use super::snapshot::{Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
 use super::sys;
 use mpu_core::HostPid;
 use mpu_host::driver::Driver;
@@ -17,15 +17,15 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// All of it at one moment.
+/// The GPUs and their processes at one moment.
 #[derive(Debug, Default)]
 pub struct Reading {
     pub gpus: Vec<GpuReading>,
 }
 
 impl Reading {
-    /// Adds the driver's own samples, of which NVML gives means only: from 535 on without the idle ones. NVML has each GPU's node open, without
-    /// which the driver makes no object of it.
+    /// Adds the driver's raw samples. NVML returns only means, from driver 535 on without the idle samples. The driver
+    /// creates the objects only because NVML has each GPU's node open.
     pub fn add_samples(&mut self, host: &Host) {
         let control = File::options().read(true).write(true).open(host.at("/dev/nvidiactl")).ok();
         let release = Driver::loaded(host).and_then(|driver| driver.release);
@@ -58,8 +58,8 @@ pub struct ProcessRow {
 /// The name that the dynamic linker looks up.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Where it lies outside the linker's paths: Debian and Ubuntu, Red Hat and SUSE, NVIDIA's operator, Google's nodes, NixOS.
-const PLACES: &[&str] = &[
+/// Folders outside the linker's paths: Debian and Ubuntu, Red Hat and SUSE, NVIDIA's operator, Google's nodes, NixOS.
+const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
@@ -71,10 +71,10 @@ const PLACES: &[&str] = &[
     "/run/opengl-driver/lib",
 ];
 
-/// The shortest time for utilisation: GPUs take samples up to a second apart.
-const WINDOW: Duration = Duration::from_secs(1);
-/// The longest time for utilisation.
-const LONGEST: Duration = Duration::from_secs(15);
+/// The shortest window for utilisation: GPUs take samples up to a second apart.
+const MIN_WINDOW: Duration = Duration::from_secs(1);
+/// The longest window for utilisation.
+const MAX_WINDOW: Duration = Duration::from_secs(15);
 
 pub struct Nvml {
     library: nvml_wrapper::Nvml,
@@ -85,14 +85,14 @@ impl Nvml {
     /// Loads NVML, which becomes a client of the driver.
     pub fn load(host: &Host) -> Result<Nvml, ProcessError> {
         let mut missing = None;
-        let places = PLACES.iter().map(|dir| host.at(dir).join(LIBRARY)).filter(|path| path.exists());
-        for path in std::iter::once(LIBRARY.into()).chain(places) {
+        let folders = LIBRARY_FOLDERS.iter().map(|dir| host.at(dir).join(LIBRARY)).filter(|path| path.exists());
+        for path in std::iter::once(LIBRARY.into()).chain(folders) {
             match nvml_wrapper::Nvml::builder().lib_path(OsStr::new(&path)).init() {
                 Ok(library) => return Ok(Nvml { library, last: None }),
-                // Report the first failure: it is about the library that the host's programs would load. Its text has the loader's words, so its
-                // source is left out.
-                Err(NvmlError::LibloadingError(error)) => missing = missing.or(Some(loaders_words(&error))),
-                Err(error) => return Err(ProcessError::sorted("nvmlInit", error)),
+                // Report the first failure: it is about the library that the host's programs would load. The text
+                // contains the loader's message.
+                Err(NvmlError::LibloadingError(error)) => missing = missing.or(Some(loader_message(&error))),
+                Err(error) => return Err(ProcessError::from_nvml("nvmlInit", error)),
             }
         }
         Err(ProcessError::NoLibrary { why: missing.unwrap_or_else(|| format!("no {LIBRARY}")) })
@@ -100,11 +100,11 @@ impl Nvml {
 
     pub fn read(&mut self) -> Result<Reading, ProcessError> {
         let now = SystemTime::now();
-        let elapsed = self.last.and_then(|last| now.duration_since(last).ok()).unwrap_or(WINDOW);
-        let since = now - elapsed.clamp(WINDOW, LONGEST);
+        let elapsed = self.last.and_then(|last| now.duration_since(last).ok()).unwrap_or(MIN_WINDOW);
+        let since = now - elapsed.clamp(MIN_WINDOW, MAX_WINDOW);
         self.last = Some(now);
         let since = since.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
-        let count = self.library.device_count().map_err(|e| ProcessError::sorted("nvmlDeviceGetCount", e))?;
+        let count = self.library.device_count().map_err(|e| ProcessError::from_nvml("nvmlDeviceGetCount", e))?;
         Ok(Reading { gpus: (0..count).map(|index| self.gpu(index, since)).collect() })
     }
 
@@ -116,29 +116,30 @@ impl Nvml {
                 return GpuReading { gpu, ..GpuReading::default() };
             }
         };
-        let parts = parts(&self.library, &device);
-        let mut gpu = figures(index, &self.library, &device);
-        gpu.mig = parts.iter().map(|(instance, part)| mig_device(*instance, &self.library, part)).collect();
-        let list = |device: &Device, mig| lists(&self.library, device, mig);
+        let mig_devices = mig_devices(&self.library, &device);
+        let mut gpu = read_gpu(index, &self.library, &device);
+        gpu.mig = mig_devices.iter().map(|(instance, mig)| mig_device(*instance, &self.library, mig)).collect();
+        let list = |device: &Device, mig| process_lists(&self.library, device, mig);
         let lists = match list(&device, None) {
-            // NVML lists a whole divided GPU for root only; each part has its own list.
-            Lists { trouble: Some(NvmlError::NoPermission), .. } if !parts.is_empty() => {
-                parts.iter().map(|(instance, part)| list(part, Some(*instance))).fold(Lists::default(), Lists::and)
-            }
+            // NVML lists the processes of a whole MIG GPU for root only. Each MIG device has its own list.
+            ProcessLists { error: Some(NvmlError::NoPermission), .. } if !mig_devices.is_empty() => mig_devices
+                .iter()
+                .map(|(instance, mig)| list(mig, Some(*instance)))
+                .fold(ProcessLists::default(), ProcessLists::and),
             lists => lists,
         };
-        gpu.unreadable = lists.trouble.map(|error| error.to_string());
+        gpu.unreadable = lists.error.map(|error| error.to_string());
         gpu.full = lists.full;
         let rows = lists.rows;
         GpuReading { gpu, rows, samples: samples(&device, since) }
     }
 }
 
-fn loaders_words(error: &dyn std::error::Error) -> String {
+fn loader_message(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
-fn figures(index: u32, library: &nvml_wrapper::Nvml, device: &Device) -> Gpu {
+fn read_gpu(index: u32, library: &nvml_wrapper::Nvml, device: &Device) -> Gpu {
     let utilisation = device.utilization_rates().ok();
     Gpu {
         index,
@@ -167,57 +168,57 @@ fn memory(library: &nvml_wrapper::Nvml, device: &Device) -> Option<Memory> {
 }
 
 /// The MIG devices of a GPU; none where MIG is off or unknown.
-fn parts<'a>(library: &'a nvml_wrapper::Nvml, device: &Device<'a>) -> Vec<(Mig, Device<'a>)> {
+fn mig_devices<'a>(library: &'a nvml_wrapper::Nvml, device: &Device<'a>) -> Vec<(Mig, Device<'a>)> {
     if !device.mig_mode().is_ok_and(|mode| mode.current != 0) {
         return Vec::new();
     }
     let count = device.mig_device_count().unwrap_or(0);
-    let part = |at| {
-        let part = device.mig_device_by_index(at).ok()?;
-        Some((sys::instance(library, &part).ok()?, part))
+    let mig = |at| {
+        let mig = device.mig_device_by_index(at).ok()?;
+        Some((sys::instance(library, &mig).ok()?, mig))
     };
-    (0..count).filter_map(part).collect()
+    (0..count).filter_map(mig).collect()
 }
 
-fn mig_device(instance: Mig, library: &nvml_wrapper::Nvml, part: &Device) -> MigDevice {
-    MigDevice { instance, uuid: part.uuid().ok(), memory: memory(library, part) }
+fn mig_device(instance: Mig, library: &nvml_wrapper::Nvml, mig: &Device) -> MigDevice {
+    MigDevice { instance, uuid: mig.uuid().ok(), memory: memory(library, mig) }
 }
 
 /// The most processes that the driver lists (`NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT`).
-const MOST_LISTED: usize = 950;
+const DRIVER_LIST_LIMIT: usize = 950;
 
 #[derive(Debug, Default)]
-struct Lists {
+struct ProcessLists {
     rows: Vec<ProcessRow>,
-    /// The first failure: processes are missing.
-    trouble: Option<NvmlError>,
+    /// The first error, after which processes are missing.
+    error: Option<NvmlError>,
     full: bool,
 }
 
-impl Lists {
-    /// Adds a list. `within` is the MIG part, if the device is one.
-    fn with(mut self, kind: Kind, list: Result<Vec<ProcessInfo>, NvmlError>, within: Option<Mig>) -> Lists {
+impl ProcessLists {
+    /// Adds a list. `within` is the MIG device of the list, if any.
+    fn with(mut self, kind: Kind, list: Result<Vec<ProcessInfo>, NvmlError>, within: Option<Mig>) -> ProcessLists {
         match list {
             Ok(list) => {
-                self.full |= list.len() >= MOST_LISTED;
+                self.full |= list.len() >= DRIVER_LIST_LIMIT;
                 self.rows.extend(list.into_iter().filter_map(|info| row(kind, info, within)));
             }
             // Some products and releases lack some lists; all have the list of compute processes.
             Err(NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_))
                 if kind != Kind::Compute => {}
-            Err(error) => self.trouble = self.trouble.or(Some(error)),
+            Err(error) => self.error = self.error.or(Some(error)),
         }
         self
     }
 
-    fn and(mut self, other: Lists) -> Lists {
+    fn and(mut self, other: ProcessLists) -> ProcessLists {
         self.rows.extend(other.rows);
-        Lists { rows: self.rows, trouble: self.trouble.or(other.trouble), full: self.full || other.full }
+        ProcessLists { rows: self.rows, error: self.error.or(other.error), full: self.full || other.full }
     }
 }
 
-/// All lists of a GPU, or of a MIG part.
-fn lists(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> Lists {
+/// Reads all process lists of a GPU or MIG device.
+fn process_lists(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> ProcessLists {
     let compute = newest(
         || device.running_compute_processes(),
         || device.running_compute_processes_v2(),
@@ -235,7 +236,7 @@ fn lists(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> 
     );
     [(Kind::Compute, compute), (Kind::Graphics, graphics), (Kind::Mps, mps)]
         .into_iter()
-        .fold(Lists::default(), |lists, (kind, list)| lists.with(kind, list, within))
+        .fold(ProcessLists::default(), |lists, (kind, list)| lists.with(kind, list, within))
 }
 
 fn row(kind: Kind, info: ProcessInfo, within: Option<Mig>) -> Option<ProcessRow> {
@@ -248,28 +249,28 @@ fn row(kind: Kind, info: ProcessInfo, within: Option<Mig>) -> Option<ProcessRow>
     Some(ProcessRow { pid: HostPid::new(info.pid)?, kind, memory, mig: of_row.or(within) })
 }
 
-/// Calls the newest function of this release. Retries if a list grew between two calls.
+/// Calls the newest version of a function that the library has. Retries if a list grew between two calls.
 fn newest<T>(
     third: impl Fn() -> Result<T, NvmlError>,
     second: impl Fn() -> Result<T, NvmlError>,
     first: impl Fn() -> Result<T, NvmlError>,
 ) -> Result<T, NvmlError> {
-    let patiently = |ask: &dyn Fn() -> Result<T, NvmlError>| {
-        let mut answer = ask();
+    let with_retries = |call: &dyn Fn() -> Result<T, NvmlError>| {
+        let mut result = call();
         for _ in 0..4 {
-            match answer {
-                Err(NvmlError::InsufficientSize(_)) => answer = ask(),
+            match result {
+                Err(NvmlError::InsufficientSize(_)) => result = call(),
                 other => return other,
             }
         }
-        answer
+        result
     };
-    match patiently(&third) {
+    match with_retries(&third) {
         Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => {}
         other => return other,
     }
-    match patiently(&second) {
-        Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => patiently(&first),
+    match with_retries(&second) {
+        Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound) => with_retries(&first),
         other => other,
     }
 }
@@ -283,8 +284,8 @@ fn samples(device: &Device, since: u64) -> Option<BTreeMap<HostPid, Utilisation>
         Err(_) => return None,
     };
     samples.sort_by_key(|sample| sample.timestamp);
-    let sound = samples.iter().filter(|s| [s.sm_util, s.mem_util, s.enc_util, s.dec_util].iter().all(|u| *u <= 100));
-    let of = sound.filter_map(|s| {
+    let valid = samples.iter().filter(|s| [s.sm_util, s.mem_util, s.enc_util, s.dec_util].iter().all(|u| *u <= 100));
+    let of = valid.filter_map(|s| {
         let utilisation = Utilisation { gpu: s.sm_util, memory: s.mem_util, encoder: s.enc_util, decoder: s.dec_util };
         Some((HostPid::new(s.pid)?, utilisation))
     });
@@ -307,30 +308,31 @@ mod tests {
 
     #[test]
     fn failed_process_list_marks_answer_incomplete() {
-        let both = |other| Lists::default().with(Kind::Compute, listed(2), None).with(Kind::Graphics, Err(other), None);
+        let both =
+            |other| ProcessLists::default().with(Kind::Compute, listed(2), None).with(Kind::Graphics, Err(other), None);
         for lacking in [NvmlError::NotSupported, NvmlError::FunctionNotFound] {
             let lists = both(lacking);
-            assert!(lists.trouble.is_none() && lists.rows.len() == 2, "{lists:?}");
+            assert!(lists.error.is_none() && lists.rows.len() == 2, "{lists:?}");
         }
         for failing in [NvmlError::Unknown, NvmlError::GpuLost, NvmlError::InsufficientSize(None)] {
             let lists = both(failing);
-            assert!(lists.trouble.is_some() && lists.rows.len() == 2, "{lists:?}");
+            assert!(lists.error.is_some() && lists.rows.len() == 2, "{lists:?}");
         }
-        let none = Lists::default().with(Kind::Compute, Err(NvmlError::NotSupported), None);
-        assert!(none.trouble.is_some(), "every GPU has that list");
+        let none = ProcessLists::default().with(Kind::Compute, Err(NvmlError::NotSupported), None);
+        assert!(none.error.is_some(), "every GPU has that list");
     }
 
     #[test]
     fn failed_mig_part_marks_answer_incomplete() {
-        let part = |list| Lists::default().with(Kind::Compute, list, None);
-        let lists = part(listed(1)).and(part(Err(NvmlError::NoPermission))).and(part(listed(1)));
-        assert!(matches!(lists.trouble, Some(NvmlError::NoPermission)) && lists.rows.len() == 2, "{lists:?}");
+        let mig = |list| ProcessLists::default().with(Kind::Compute, list, None);
+        let lists = mig(listed(1)).and(mig(Err(NvmlError::NoPermission))).and(mig(listed(1)));
+        assert!(matches!(lists.error, Some(NvmlError::NoPermission)) && lists.rows.len() == 2, "{lists:?}");
     }
 
     #[test]
     fn full_length_list_counts_as_incomplete() {
-        assert!(!Lists::default().with(Kind::Compute, listed(949), None).full);
-        let full = Lists::default().with(Kind::Compute, listed(950), None);
-        assert!(full.full && Lists::default().and(full).full);
+        assert!(!ProcessLists::default().with(Kind::Compute, listed(949), None).full);
+        let full = ProcessLists::default().with(Kind::Compute, listed(950), None);
+        assert!(full.full && ProcessLists::default().and(full).full);
     }
 }

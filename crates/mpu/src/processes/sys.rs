@@ -1,8 +1,8 @@
-//! Calls into NVML that its wrapper has no safe form of: the first version of three lists and of the memory figures, which are all that
-//! releases before 450 (lists) and 510 (memory) have, and the numbers of a MIG device.
+//! NVML calls without a safe wrapper: the first version of three lists and of the memory figures, and the instance
+//! numbers of a MIG device. Releases before 450 (lists) and 510 (memory) have only the first versions.
 #![allow(unsafe_code)]
 
-use super::seen::Mig;
+use super::snapshot::Mig;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try, nvml_try_count};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -13,14 +13,14 @@ use nvml_wrapper_sys::bindings::{nvmlMemory_t, nvmlProcessInfo_v1_t};
 pub enum List {
     Compute,
     Graphics,
-    /// Of those that compute through the Multi-Process Service.
+    /// Processes that compute through the Multi-Process Service.
     Mps,
 }
 
 /// Room for processes that start between the two calls for a list.
 const HEADROOM: u32 = 8;
 
-/// A list by the first version of its function: numbers and memory.
+/// A process list by version 1 of its function: PIDs and memory.
 pub fn processes_v1(nvml: &Nvml, device: &Device, list: List) -> Result<Vec<ProcessInfo>, NvmlError> {
     let lib = nvml.lib();
     let function = nvml_sym(
@@ -53,7 +53,7 @@ pub fn processes_v1(nvml: &Nvml, device: &Device, list: List) -> Result<Vec<Proc
     Ok(rows.into_iter().map(info).collect())
 }
 
-/// Total and used bytes by the first version of the function.
+/// Total and used bytes by version 1 of the function.
 pub fn memory_v1(nvml: &Nvml, device: &Device) -> Result<(u64, u64), NvmlError> {
     let function = nvml_sym(nvml.lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     // SAFETY: the handle is used while `device` is borrowed.

@@ -1,4 +1,4 @@
-//! Joins NVML's rows with `/proc`, on fake hosts. Guests test NVML itself.
+//! Joins NVML's rows with `/proc`, on fake hosts. Tests in QEMU guests cover NVML itself.
 
 use super::reading::GpuReading;
 use super::*;
@@ -23,7 +23,7 @@ fn reading(rows: Vec<ProcessRow>, samples: Option<&[(u32, u32)]>) -> Reading {
     Reading { gpus: vec![GpuReading { gpu: Gpu::default(), rows, samples }] }
 }
 
-/// A host with a process 20001 that is 5 in a docker container of ada's.
+/// A host on which ada's process 20001 is PID 5 in a docker container.
 fn host() -> FakeHost {
     let fake = FakeHost::in_order();
     fake.write("/etc/passwd", "root:x:0:0::/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n");
@@ -55,8 +55,8 @@ fn cache(depth: Depth) -> Cache {
 
 fn facts(fake: &FakeHost, cache: &mut Cache, number: u32) -> Facts {
     let host = fake.host();
-    let moment = cache.begin(&host, BTreeSet::from([20001, 20002].map(pid)));
-    cache.of(&moment, pid(number))
+    let context = cache.begin(&host, BTreeSet::from([20001, 20002].map(pid)));
+    cache.of(&context, pid(number))
 }
 
 fn stat(ticks: u64) -> String {
@@ -83,7 +83,7 @@ fn row_has_facts_of_its_process() {
 }
 
 #[test]
-fn least_limit_of_its_cgroups_holds_for_process() {
+fn lowest_cgroup_limit_applies() {
     let fake = host();
     let look = |fake: &FakeHost| {
         let mut reading = reading(vec![row(20001, Kind::Compute, Some(64 << 20))], None);
@@ -188,7 +188,7 @@ thread_local! {
     static MEANWHILE: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// The owner of a process, if this happens between the first and the last read.
+/// The facts of a process, if this change happens between the first and the last read.
 fn facts_after_change_during_read(happens: impl FnOnce(&FakeHost) + 'static) -> Facts {
     let fake = std::rc::Rc::new(host());
     let copy = fake.clone();
@@ -234,9 +234,9 @@ fn process_without_readable_cgroup_has_no_container() {
     assert_eq!((shown.name.as_deref(), shown.container), (Some("python3"), None), "a person sees what is known");
 }
 
-/// Each cgroup above a process would be read for it, and a tenant makes thousands; no metric needs it.
+/// Limits take a read for each cgroup above a process, a tenant can create thousands, and no metric needs them.
 #[test]
-fn exporter_looks_for_no_limits() {
+fn exporter_reads_no_limits() {
     let fake = host();
     let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
     fake.write("/sys/fs/cgroup/dmem.capacity", region);
@@ -276,11 +276,11 @@ fn holders_are_searched_once_and_not_for_exporter() {
     let rows = || reading(vec![row(20001, Kind::Compute, Some(1)), row(20002, Kind::Compute, Some(1))], None);
     let host = fake.host();
     let mut cache = cache(Depth::Everything);
-    let moment = cache.begin(&host, BTreeSet::from([20001, 20002].map(pid)));
-    let command = cache.of(&moment, pid(20001)).command.expect("holders");
+    let context = cache.begin(&host, BTreeSet::from([20001, 20002].map(pid)));
+    let command = cache.of(&context, pid(20001)).command.expect("holders");
     assert_eq!(command.matches("(worker)").count(), 16, "not all of them: {command}");
     fake.remove("/proc/30001/comm");
-    assert_eq!(cache.of(&moment, pid(20002)).command, Some(command));
+    assert_eq!(cache.of(&context, pid(20002)).command, Some(command));
     let billed = join(&host, rows(), 7, &mut super::tests::cache(Depth::Owner));
     assert!(billed.processes.iter().all(|row| row.command.is_none() && row.start_ticks.is_none()));
 }
@@ -376,7 +376,7 @@ fn clock_change_keeps_start_ticks() {
 }
 
 #[test]
-fn nonsense_in_proc_is_not_known() {
+fn malformed_proc_files_give_none() {
     let fake = host();
     for (file, text) in [("status", "Uid:\tx\nNSpid:\t\nName:"), ("stat", "20001 (python3"), ("cgroup", ":::")] {
         fake.write(&format!("/proc/20001/{file}"), text);
@@ -400,7 +400,7 @@ fn passwd_and_boot_time_are_read_once() {
     assert_eq!((other.user.as_deref(), other.started), (Some("ada"), Some(1_700_000_002)));
 }
 
-/// A process whose memory cannot be read, by the file system of another; both end with this value.
+/// A process whose memory cannot be read (`blocked.c`), and its PID. Dropping it ends both processes.
 struct Blocked(std::process::Child, u32);
 
 impl Blocked {

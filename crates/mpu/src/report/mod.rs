@@ -1,10 +1,10 @@
 //! Common parts of reports: JSON (one schema, `docs/cli.md`) and text.
 
 #[cfg(test)]
-#[path = "../../tests/schema/mod.rs"]
-mod answers;
-#[cfg(test)]
 pub(crate) mod documented;
+#[cfg(test)]
+#[path = "../../tests/schema/mod.rs"]
+mod schema_check;
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, causes};
@@ -91,7 +91,7 @@ fn to_line(value: &impl Serialize) -> String {
     if !line.contains(is_control) {
         return line;
     }
-    // JSON escapes the controls of ASCII alone. A terminal obeys others, too; they stand in strings only.
+    // JSON escapes only ASCII's control characters, but a terminal also obeys others. They occur only in strings.
     let escaped = |c| if is_control(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     line.chars().map(escaped).collect()
 }

@@ -14,9 +14,9 @@ const HISTORY: usize = 512;
 /// Intervals that `+` and `-` step through.
 const INTERVALS: [f64; 8] = [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
 
-/// The effect of a key beside the picture.
+/// What the main loop does after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum KeyEffect {
     Stay,
     Quit,
     /// [`App::interval`] or [`App::paused`] changed.
@@ -27,24 +27,24 @@ pub enum Step {
 pub enum Mode {
     Keys,
     Typing,
-    /// The help covers the picture; any key closes it.
+    /// The help covers the screen; any key closes it.
     Help,
 }
 
-/// Identifies a row: the selection follows it while rows move.
+/// Identifies a row, so that the selection follows it when the order changes.
 type RowKey = (HostPid, u32, Option<Mig>);
 
 pub struct App {
     pub seen: Option<Snapshot>,
     /// Why the last reading failed.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
     /// Utilisation of each GPU, the latest last.
     pub history: BTreeMap<u32, VecDeque<u64>>,
     /// The rows to show, in order.
     pub rows: Vec<GpuProcess>,
     pub sort: Sort,
-    /// The filter: words that must all be in a row.
-    pub words: String,
+    /// The filter. A row must contain all of its words.
+    pub filter_text: String,
     pub mode: Mode,
     /// Whether readings are paused.
     pub paused: bool,
@@ -65,11 +65,11 @@ impl App {
     pub fn new(columns: Vec<Column>, sort: Sort, filter: Filter, interval: Duration) -> App {
         App {
             seen: None,
-            trouble: None,
+            error: None,
             history: BTreeMap::new(),
             rows: Vec::new(),
             sort,
-            words: String::new(),
+            filter_text: String::new(),
             mode: Mode::Keys,
             paused: false,
             interval,
@@ -83,9 +83,9 @@ impl App {
         }
     }
 
-    /// Takes a reading or its failure.
-    pub fn look(&mut self, look: Result<Snapshot, String>) {
-        match look {
+    /// Shows a new reading, or the error of a failed one.
+    pub fn update(&mut self, reading: Result<Snapshot, String>) {
+        match reading {
             Ok(seen) => {
                 for gpu in &seen.gpus {
                     let curve = self.history.entry(gpu.index).or_default();
@@ -94,70 +94,70 @@ impl App {
                         curve.pop_front();
                     }
                 }
-                self.trouble = self.filter.check(&seen.gpus).err().map(|error| error.to_string());
+                self.error = self.filter.check(&seen.gpus).err().map(|error| error.to_string());
                 self.seen = Some(seen);
             }
-            Err(why) => self.trouble = Some(why),
+            Err(why) => self.error = Some(why),
         }
         self.arrange();
     }
 
     pub fn columns(&self) -> Vec<Column> {
-        columns::chosen(&self.requested, self.wide, &self.rows)
+        columns::visible(&self.requested, self.wide, &self.rows)
     }
 
-    pub fn key(&mut self, key: KeyEvent) -> Step {
+    pub fn handle_key(&mut self, key: KeyEvent) -> KeyEffect {
         if key.kind == KeyEventKind::Release {
-            return Step::Stay;
+            return KeyEffect::Stay;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) && matches!(key.code, KeyCode::Char('c' | 'd')) {
-            return Step::Quit;
+            return KeyEffect::Quit;
         }
         match self.mode {
-            Mode::Typing => self.typed(key.code),
+            Mode::Typing => self.handle_filter_key(key.code),
             Mode::Help => {
                 self.mode = Mode::Keys;
-                Step::Stay
+                KeyEffect::Stay
             }
-            Mode::Keys => self.command(key.code),
+            Mode::Keys => self.handle_command_key(key.code),
         }
     }
 
-    fn typed(&mut self, code: KeyCode) -> Step {
+    fn handle_filter_key(&mut self, code: KeyCode) -> KeyEffect {
         match code {
             KeyCode::Enter => self.mode = Mode::Keys,
             KeyCode::Esc => {
-                self.words.clear();
+                self.filter_text.clear();
                 self.mode = Mode::Keys;
             }
             KeyCode::Backspace => {
-                self.words.pop();
+                self.filter_text.pop();
             }
-            KeyCode::Char(c) if self.words.len() < 128 => self.words.push(c),
-            KeyCode::Up | KeyCode::Down | KeyCode::PageUp | KeyCode::PageDown => return self.command(code),
+            KeyCode::Char(c) if self.filter_text.len() < 128 => self.filter_text.push(c),
+            KeyCode::Up | KeyCode::Down | KeyCode::PageUp | KeyCode::PageDown => return self.handle_command_key(code),
             _ => {}
         }
         self.arrange();
-        Step::Stay
+        KeyEffect::Stay
     }
 
-    fn command(&mut self, code: KeyCode) -> Step {
+    fn handle_command_key(&mut self, code: KeyCode) -> KeyEffect {
         match code {
-            KeyCode::Char('q') => return Step::Quit,
+            KeyCode::Char('q') => return KeyEffect::Quit,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
             KeyCode::Char('/') => self.mode = Mode::Typing,
             KeyCode::Char('p' | ' ') => {
                 self.paused = !self.paused;
-                return Step::Pace;
+                return KeyEffect::Pace;
             }
             KeyCode::Char(key @ ('+' | '=' | '-')) => {
-                self.interval = stepped(self.interval, key != '-');
-                return Step::Pace;
+                self.interval = next_interval(self.interval, key != '-');
+                return KeyEffect::Pace;
             }
             KeyCode::Char('w') => self.wide = !self.wide,
             KeyCode::Char('r') => self.sort.descending = !self.sort.descending,
-            KeyCode::Char('s') | KeyCode::Right | KeyCode::Char('>') => self.sort_beside(1),
-            KeyCode::Char('S') | KeyCode::Left | KeyCode::Char('<') => self.sort_beside(-1),
+            KeyCode::Char('s') | KeyCode::Right | KeyCode::Char('>') => self.sort_by_neighbour(1),
+            KeyCode::Char('S') | KeyCode::Left | KeyCode::Char('<') => self.sort_by_neighbour(-1),
             KeyCode::Char(letter @ ('U' | 'M' | 'P' | 'G' | 'C' | 'T')) => self.sort_by(letter),
             KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
             KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
@@ -166,13 +166,13 @@ impl App {
             KeyCode::Home => self.move_by(isize::MIN),
             KeyCode::End => self.move_by(isize::MAX),
             KeyCode::Esc => {
-                self.words.clear();
+                self.filter_text.clear();
                 (self.selected, self.key) = (None, None);
             }
             _ => {}
         }
         self.arrange();
-        Step::Stay
+        KeyEffect::Stay
     }
 
     fn sort_by(&mut self, letter: char) {
@@ -188,7 +188,7 @@ impl App {
         self.sort = Sort { column, descending: if again { !self.sort.descending } else { descending } };
     }
 
-    fn sort_beside(&mut self, by: isize) {
+    fn sort_by_neighbour(&mut self, by: isize) {
         let columns = self.columns();
         let at = columns.iter().position(|column| *column == self.sort.column).unwrap_or(0) as isize;
         let next = (at + by).rem_euclid(columns.len().max(1) as isize) as usize;
@@ -207,12 +207,12 @@ impl App {
         self.key = self.selected.and_then(|at| self.rows.get(at)).map(key_of);
     }
 
-    /// Filters, sorts, and finds the selected row again.
+    /// Filters and sorts the rows, and restores the selection.
     fn arrange(&mut self) {
         let Some(seen) = &self.seen else { return };
-        let words: Vec<String> = self.words.split_whitespace().map(str::to_lowercase).collect();
+        let words: Vec<String> = self.filter_text.split_whitespace().map(str::to_lowercase).collect();
         let matches = |process: &&GpuProcess| {
-            self.filter.takes(process, &seen.gpus) && (words.is_empty() || matches_all(process, &words, seen.at))
+            self.filter.matches(process, &seen.gpus) && (words.is_empty() || has_all_words(process, &words, seen.at))
         };
         let mut rows: Vec<GpuProcess> = seen.processes.iter().filter(matches).cloned().collect();
         columns::sort(&mut rows, &[self.sort]);
@@ -242,14 +242,14 @@ fn key_of(row: &GpuProcess) -> RowKey {
 }
 
 /// Whether every word is in one of the cells.
-fn matches_all(process: &GpuProcess, words: &[String], at: u64) -> bool {
+fn has_all_words(process: &GpuProcess, words: &[String], at: u64) -> bool {
     use clap::ValueEnum;
     let cells: Vec<String> = Column::value_variants().iter().map(|c| c.cell(process, at).to_lowercase()).collect();
     words.iter().all(|word| cells.iter().any(|cell| cell.contains(word)))
 }
 
 /// The next interval that is longer, or shorter.
-fn stepped(interval: Duration, longer: bool) -> Duration {
+fn next_interval(interval: Duration, longer: bool) -> Duration {
     let now = interval.as_secs_f64();
     let next = match longer {
         true => INTERVALS.iter().find(|step| **step > now + 0.01),

@@ -1,8 +1,8 @@
 //! The terminal screen: set up at the start, restored at any end.
 //!
-//! Three threads wait for keys, for signals, and for the next reading. The main thread draws when one of them has something.
+//! Three threads wait for keys, for signals and for the next reading. The main thread draws after each of these inputs.
 
-use super::app::{App, Step};
+use super::app::{App, KeyEffect};
 use super::error::TopError;
 use super::options::TopOptions;
 use super::view;
@@ -18,10 +18,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 enum Input {
-    Look(Result<Snapshot, String>),
+    Reading(Result<Snapshot, String>),
     Terminal(Event),
     Signal,
-    Trouble(io::Error),
+    Failed(io::Error),
 }
 
 /// The interval; none while paused.
@@ -31,19 +31,19 @@ type Pace = Option<Duration>;
 pub fn run(host: Host, monitor: Monitor, options: &TopOptions) -> Result<(), TopError> {
     let failed = |source| TopError::Terminal { source };
     let (inputs, received) = mpsc::channel();
-    let (pace, paces) = mpsc::channel();
+    let (pace, pace_changes) = mpsc::channel();
     let mut app = App::new(options.columns.clone(), options.sort, options.filter.clone(), options.interval);
     watch_signals(inputs.clone()).map_err(failed)?;
     // Also sets a panic hook that restores the terminal before the message is printed.
     let mut terminal = ratatui::try_init().map_err(failed)?;
     watch_keys(inputs.clone());
-    read_repeatedly(host, monitor, options.interval, paces, inputs);
-    let ended = show(&mut terminal, &mut app, &received, &pace);
+    read_repeatedly(host, monitor, options.interval, pace_changes, inputs);
+    let ended = run_loop(&mut terminal, &mut app, &received, &pace);
     let restored = ratatui::try_restore();
     ended.and(restored).map_err(failed)
 }
 
-fn show(
+fn run_loop(
     terminal: &mut DefaultTerminal,
     app: &mut App,
     received: &Receiver<Input>,
@@ -55,22 +55,22 @@ fn show(
         let Ok(first) = received.recv() else { return Ok(()) };
         for input in std::iter::once(first).chain(received.try_iter()) {
             let step = match input {
-                Input::Look(look) => {
+                Input::Reading(reading) => {
                     // Ignore a reading that was running when the user paused.
                     if !app.paused {
-                        app.look(look);
+                        app.update(reading);
                     }
-                    Step::Stay
+                    KeyEffect::Stay
                 }
-                Input::Terminal(Event::Key(key)) => app.key(key),
-                Input::Terminal(_) => Step::Stay,
-                Input::Signal => Step::Quit,
-                Input::Trouble(error) => return Err(error),
+                Input::Terminal(Event::Key(key)) => app.handle_key(key),
+                Input::Terminal(_) => KeyEffect::Stay,
+                Input::Signal => KeyEffect::Quit,
+                Input::Failed(error) => return Err(error),
             };
             match step {
-                Step::Stay => {}
-                Step::Quit => return Ok(()),
-                Step::Pace => {
+                KeyEffect::Stay => {}
+                KeyEffect::Quit => return Ok(()),
+                KeyEffect::Pace => {
                     let _ = pace.send((!app.paused).then_some(app.interval));
                 }
             }
@@ -78,21 +78,28 @@ fn show(
     }
 }
 
-/// Reads at once and then every interval. A reading takes milliseconds, on a sleeping GPU seconds: keys must not wait for it.
-fn read_repeatedly(host: Host, mut monitor: Monitor, interval: Duration, paces: Receiver<Pace>, inputs: Sender<Input>) {
+/// Reads now and at every interval, in its own thread: a reading takes milliseconds, but seconds on a sleeping GPU, and
+/// keys must not wait for it.
+fn read_repeatedly(
+    host: Host,
+    mut monitor: Monitor,
+    interval: Duration,
+    pace_changes: Receiver<Pace>,
+    inputs: Sender<Input>,
+) {
     thread::spawn(move || {
         let mut pace = Some(interval);
         loop {
             let began = Instant::now();
             if pace.is_some() {
-                let look = monitor.snapshot(&host).map_err(|error| error.to_string());
-                if inputs.send(Input::Look(look)).is_err() {
+                let reading = monitor.snapshot(&host).map_err(|error| error.to_string());
+                if inputs.send(Input::Reading(reading)).is_err() {
                     return;
                 }
             }
             let changed = match pace {
-                Some(interval) => paces.recv_timeout(interval.saturating_sub(began.elapsed())),
-                None => paces.recv().map_err(RecvTimeoutError::from),
+                Some(interval) => pace_changes.recv_timeout(interval.saturating_sub(began.elapsed())),
+                None => pace_changes.recv().map_err(RecvTimeoutError::from),
             };
             match changed {
                 Ok(new_pace) => pace = new_pace,
@@ -106,8 +113,8 @@ fn read_repeatedly(host: Host, mut monitor: Monitor, interval: Duration, paces: 
 fn watch_keys(inputs: Sender<Input>) {
     thread::spawn(move || {
         loop {
-            let input = event::read().map_or_else(Input::Trouble, Input::Terminal);
-            let last = matches!(input, Input::Trouble(_));
+            let input = event::read().map_or_else(Input::Failed, Input::Terminal);
+            let last = matches!(input, Input::Failed(_));
             if inputs.send(input).is_err() || last {
                 return;
             }

@@ -3,7 +3,7 @@
 use super::error::TopError;
 use super::options::TopOptions;
 use super::view;
-use crate::listing::{self, Listed};
+use crate::listing::{self, ProcessList};
 use crate::processes::Monitor;
 use crate::report::{self, Report, Style};
 use mpu_host::exit::Exit;
@@ -15,8 +15,8 @@ use std::time::Instant;
 
 /// Prints the requested number of readings, or until the pipe closes. Returns the last reading's exit code.
 pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool) -> Result<Exit, TopError> {
-    let looks = if options.once { Some(1) } else { options.count };
-    let options_of_list = listing::ListOptions {
+    let count = if options.once { Some(1) } else { options.count };
+    let list_options = listing::ListOptions {
         columns: options.columns.clone(),
         sort: vec![options.sort],
         filter: options.filter.clone(),
@@ -27,9 +27,9 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool
         let began = Instant::now();
         let seen = monitor.snapshot(host)?;
         if done == 0 {
-            options_of_list.filter.check(&seen.gpus)?;
+            list_options.filter.check(&seen.gpus)?;
         }
-        let listed = listing::listed(host, seen, &options_of_list, None);
+        let listed = listing::select(host, seen, &list_options, None);
         let text = match json {
             true => report::json_of("top", &listed) + "\n",
             false => page(&listed),
@@ -41,7 +41,7 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool
         }
         drop(out);
         done += 1;
-        if looks.is_some_and(|looks| done >= looks) {
+        if count.is_some_and(|count| done >= count) {
             return Ok(listed.exit());
         }
         thread::sleep(options.interval.saturating_sub(began.elapsed()));
@@ -49,10 +49,10 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool
 }
 
 /// The time, the GPUs, the processes, and the notes; an empty line at the end.
-fn page(listed: &Listed) -> String {
+fn page(listed: &ProcessList) -> String {
     let mut lines = vec![format!("at {}", time::stamp(listed.at))];
     lines.extend(listed.gpus.iter().map(view::gpu_text));
-    lines.extend(listed.beside());
+    lines.extend(listed.stderr_lines());
     format!("{}\n{}\n", lines.join("\n"), listed.text(Style::Plain))
 }
 
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn page_has_gpus_and_processes() {
         let fake = FakeHost::in_order();
-        let listed = listing::listed(&fake.host(), listing::tests::seen(), &listing::ListOptions::default(), None);
+        let listed = listing::select(&fake.host(), listing::tests::seen(), &listing::ListOptions::default(), None);
         let page = page(&listed);
         assert!(page.starts_with("at 2023-11-14T23:15:25Z\n 0 NVIDIA H200"), "{page}");
         assert!(page.contains(" 40% ") && page.contains("9000/143771 MiB  41°C  212/700 W"), "{page}");

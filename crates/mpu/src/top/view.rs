@@ -1,7 +1,8 @@
-//! Draws `mpu top`: GPUs above, processes below, keys at the bottom. It fits any frame without a panic.
+//! Draws `mpu top`: GPUs above, processes below, keys at the bottom. It never panics, whatever the size of the
+//! terminal.
 
 use super::app::{App, Mode};
-use crate::listing::columns::{Column, harmless};
+use crate::listing::columns::{Column, printable};
 use crate::listing::table;
 use crate::processes::{Gpu, Snapshot};
 use ratatui::Frame;
@@ -14,10 +15,10 @@ use std::collections::VecDeque;
 const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().fg(Color::DarkGray);
 const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
-const TROUBLE: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+const ALERT: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
 /// The widths of a GPU's name and of each of its two bars. The figures between them take [`FIGURES`].
-fn measures(width: usize) -> (usize, usize) {
+fn column_widths(width: usize) -> (usize, usize) {
     let name = if width >= 110 { 22 } else { 12 };
     (name, (width.saturating_sub(FIGURES + name) / 2).clamp(4, 20))
 }
@@ -28,7 +29,7 @@ const FIGURES: usize = 61;
 const ANY_WIDTH: usize = 132;
 
 /// The help: keys and their effects.
-pub const KEYS: &[(&str, &str)] = &[
+pub const KEY_HELP: &[(&str, &str)] = &[
     ("q, Ctrl-C", "end"),
     ("/", "filter by typing: all words have to be in a row; Enter keeps it, Esc drops it"),
     ("s, S, ← →", "sort by the column beside; r turns the order round"),
@@ -43,29 +44,29 @@ pub const KEYS: &[(&str, &str)] = &[
 pub fn draw(frame: &mut Frame, app: &mut App) {
     let area = frame.area();
     let gpus = app.seen.as_ref().map_or(0, |seen| seen.gpus.len());
-    let each = rows_of_a_gpu(gpus, area.height);
+    let each = rows_per_gpu(gpus, area.height);
     let above = (gpus as u16).saturating_mul(each).min(area.height / 2);
     let [head, top, bottom, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(above), Constraint::Min(0), Constraint::Length(1)])
             .areas(area);
-    frame.render_widget(Paragraph::new(headline(app)), head);
+    frame.render_widget(Paragraph::new(header_line(app)), head);
     if let Some(seen) = &app.seen {
         draw_gpus(frame, top, seen, app, each);
     }
     draw_processes(frame, bottom, app);
-    frame.render_widget(Paragraph::new(footline(app)), foot);
+    frame.render_widget(Paragraph::new(footer_line(app)), foot);
     if app.mode == Mode::Help {
         draw_help(frame, area);
     }
 }
 
-/// One row with figures, and up to three for a curve if there is room for all GPUs.
-fn rows_of_a_gpu(gpus: usize, height: u16) -> u16 {
+/// One row for the figures, and up to three for the curve if all GPUs fit.
+fn rows_per_gpu(gpus: usize, height: u16) -> u16 {
     let room = usize::from(height) * 2 / 5;
     (room / gpus.max(1)).clamp(1, 4) as u16
 }
 
-fn headline(app: &App) -> Line<'static> {
+fn header_line(app: &App) -> Line<'static> {
     let mut spans = vec![Span::styled("mpu top", TITLE)];
     if let Some(seen) = &app.seen {
         let (gpus, all, shown) = (seen.gpus.len(), seen.processes.len(), app.rows.len());
@@ -74,10 +75,10 @@ fn headline(app: &App) -> Line<'static> {
     }
     spans.push(Span::styled(format!("  every {} s", app.interval.as_secs_f64()), DIM));
     if app.paused {
-        spans.push(Span::styled("  PAUSED", TROUBLE));
+        spans.push(Span::styled("  PAUSED", ALERT));
     }
-    if let Some(why) = &app.trouble {
-        spans.push(Span::styled(format!("  {}", harmless(why)), TROUBLE));
+    if let Some(why) = &app.error {
+        spans.push(Span::styled(format!("  {}", printable(why)), ALERT));
     }
     Line::from(spans)
 }
@@ -120,11 +121,11 @@ fn draw_curve(frame: &mut Frame, place: Rect, curve: &VecDeque<u64>, now: u32) {
 }
 
 fn gpu_line(gpu: &Gpu, width: usize) -> Line<'static> {
-    let (name_width, cells) = measures(width);
-    let name = table::cut(&harmless(gpu.name.as_deref().unwrap_or("GPU")), name_width);
+    let (name_width, cells) = column_widths(width);
+    let name = table::truncate(&printable(gpu.name.as_deref().unwrap_or("GPU")), name_width);
     let mut spans = vec![Span::styled(format!("{:>2} {name:<name_width$}", gpu.index), TITLE)];
     if let Some(why) = &gpu.unreadable {
-        spans.push(Span::styled(format!(" not readable: {}", harmless(why)), TROUBLE));
+        spans.push(Span::styled(format!(" not readable: {}", printable(why)), ALERT));
         return Line::from(spans);
     }
     let share = gpu.utilisation.map(|percent| f64::from(percent) / 100.0);
@@ -188,7 +189,7 @@ fn draw_processes(frame: &mut Frame, area: Rect, app: &mut App) {
     let mut rows = vec![columns.iter().map(title).collect::<Vec<_>>()];
     rows.extend(app.rows.iter().map(|process| columns.iter().map(|column| column.cell(process, at)).collect()));
     let layouts: Vec<_> = columns.iter().map(|column| column.layout()).collect();
-    let lines = table::laid_out(&layouts, &rows, Some(usize::from(area.width)));
+    let lines = table::format_rows(&layouts, &rows, Some(usize::from(area.width)));
     let mut out = Vec::new();
     for (index, line) in lines.into_iter().enumerate() {
         match index.checked_sub(1) {
@@ -213,17 +214,17 @@ fn draw_processes(frame: &mut Frame, area: Rect, app: &mut App) {
     frame.render_widget(Paragraph::new(out), area);
 }
 
-fn footline(app: &App) -> Line<'static> {
+fn footer_line(app: &App) -> Line<'static> {
     match app.mode {
         Mode::Typing => Line::from(vec![
             Span::styled("filter: ", TITLE),
-            Span::raw(harmless(&app.words)),
+            Span::raw(printable(&app.filter_text)),
             Span::styled(" ", SELECTED),
             Span::styled("  Enter keeps, Esc drops", DIM),
         ]),
-        _ if !app.words.is_empty() => Line::from(vec![
+        _ if !app.filter_text.is_empty() => Line::from(vec![
             Span::styled("filter: ", TITLE),
-            Span::raw(harmless(&app.words)),
+            Span::raw(printable(&app.filter_text)),
             Span::styled("  / changes, Esc drops", DIM),
         ]),
         _ => Line::styled("q end  / filter  s sort  r reverse  p pause  w wide  ? help", DIM),
@@ -231,14 +232,14 @@ fn footline(app: &App) -> Line<'static> {
 }
 
 fn draw_help(frame: &mut Frame, area: Rect) {
-    let widest = KEYS.iter().map(|(keys, what)| keys.chars().count().max(14) + what.chars().count() + 2).max();
+    let widest = KEY_HELP.iter().map(|(keys, what)| keys.chars().count().max(14) + what.chars().count() + 2).max();
     let width = (widest.unwrap_or(0) as u16 + 4).min(area.width);
-    let height = (KEYS.len() as u16 + 2).min(area.height);
+    let height = (KEY_HELP.len() as u16 + 2).min(area.height);
     let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     let row = |(keys, what): &(&'static str, &'static str)| {
         Line::from(vec![Span::styled(format!(" {keys:<14}"), TITLE), Span::raw(format!(" {what}"))])
     };
-    let lines: Vec<Line> = KEYS.iter().map(row).collect();
+    let lines: Vec<Line> = KEY_HELP.iter().map(row).collect();
     frame.render_widget(Clear, place);
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" keys ")), place);
 }

@@ -1,31 +1,39 @@
-//! The command that ends a process which holds the driver.
+//! Builds the command that ends a process which holds the driver.
 //!
-//! A pure function. A name goes into a command only if a shell takes it as one word; else the process is ended by its number.
+//! A pure function. A name becomes part of a command only if a shell reads it as one word. Otherwise `kill` gets the
+//! PID.
 
 use mpu_core::HostPid;
 use mpu_host::cgroup::Job;
 use mpu_host::containers::path::is_name;
 use mpu_host::containers::{Container, Runtime};
 
-/// The host's process 1, which ends with the host. systemd keeps descriptors for services that ask for it.
+/// The host's process 1 cannot be ended. systemd keeps descriptors for services with a file descriptor store.
 const INIT: u32 = 1;
 
-/// Units that are not stopped for the sake of one process in them: logins, others' jobs, and what everything runs in.
-const KEPT: [&str; 6] = ["ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service", "init.scope"];
+/// Units that are never stopped because of one process: logins, job schedulers and the root of the hierarchy.
+const PROTECTED_UNITS: [&str; 6] =
+    ["ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service", "init.scope"];
 
-/// What ends a process: what started it, as far as that is known, so that it does not come back at once. None for process 1.
-/// `unit` is its systemd unit if no other user has processes in that.
-pub fn end(pid: HostPid, container: Option<&Container>, job: Option<&Job>, unit: Option<&str>) -> Option<String> {
-    let by_container = container.and_then(of_container);
-    by_container
-        .or_else(|| job.and_then(of_job))
-        // A container's process is not its engine's: those that know no unit of their own are in the engine's.
-        .or_else(|| unit.filter(|_| container.is_none() && job.is_none()).and_then(of_unit))
+/// The command that ends a process: it stops what started the process, if that is known, so that the process is not
+/// restarted. None for process 1. `unit` is the systemd unit, if all processes in it have one user.
+pub fn end_command(
+    pid: HostPid,
+    container: Option<&Container>,
+    job: Option<&Job>,
+    unit: Option<&str>,
+) -> Option<String> {
+    let from_container = container.and_then(container_command);
+    from_container
+        .or_else(|| job.and_then(job_command))
+        // A container without a unit of its own may be in its engine's unit, which must not be stopped.
+        .or_else(|| unit.filter(|_| container.is_none() && job.is_none()).and_then(unit_command))
         .or_else(|| (pid.get() != INIT).then(|| format!("kill {}", pid.get())))
 }
 
-fn of_container(container: &Container) -> Option<String> {
-    // What a user runs has the names that the user chose, and what runs inside another container has an engine in there.
+fn container_command(container: &Container) -> Option<String> {
+    // A rootless container belongs to the user's own engine. A nested container belongs to an engine inside the outer
+    // one. The host's root cannot stop either by name.
     if container.user.is_some() || container.outer.is_some() {
         return None;
     }
@@ -50,8 +58,8 @@ fn of_container(container: &Container) -> Option<String> {
     })
 }
 
-fn of_job(job: &Job) -> Option<String> {
-    // Whether scancel takes an SLUID is not known.
+fn job_command(job: &Job) -> Option<String> {
+    // Only numbers: it is not known whether scancel accepts an SLUID.
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let id = Some(&job.id).filter(|id| is_number(id))?;
     Some(match job.step.as_deref().filter(|step| is_number(step)) {
@@ -60,9 +68,9 @@ fn of_job(job: &Job) -> Option<String> {
     })
 }
 
-fn of_unit(unit: &str) -> Option<String> {
-    if KEPT.contains(&unit)
-        || ["user@", "session-", "getty@", "serial-getty@"].iter().any(|kept| unit.starts_with(kept))
+fn unit_command(unit: &str) -> Option<String> {
+    if PROTECTED_UNITS.contains(&unit)
+        || ["user@", "session-", "getty@", "serial-getty@"].iter().any(|prefix| unit.starts_with(prefix))
     {
         return None;
     }
@@ -92,7 +100,7 @@ mod tests {
         let job = |id: &str, step: Option<&str>| Job { id: id.to_string(), step: step.map(str::to_string) };
         let check = |container: Option<&Container>, job: Option<&Job>, unit: Option<&str>, expected: &str| {
             let pid = HostPid::new(42).expect("a PID");
-            assert_eq!(end(pid, container, job, unit).as_deref(), Some(expected));
+            assert_eq!(end_command(pid, container, job, unit).as_deref(), Some(expected));
         };
         let docker = container(Runtime::Docker, Some("train"));
         let engine = Some("docker-a1b2.scope");
@@ -111,22 +119,22 @@ mod tests {
         check(Some(&Container { user: Some(7), ..docker.clone() }), Some(&job("8", None)), None, "scancel 8");
         check(None, None, Some("nvidia-persistenced.service"), "systemctl stop nvidia-persistenced.service");
         check(None, None, Some("a\\x2db.service"), "systemctl stop 'a\\x2db.service'");
-        for kept in ["session-3.scope", "user@1000.service", "ssh.service", "cron.service", "init.scope"] {
-            check(None, None, Some(kept), "kill 42");
+        for unit in ["session-3.scope", "user@1000.service", "ssh.service", "cron.service", "init.scope"] {
+            check(None, None, Some(unit), "kill 42");
         }
         check(None, None, None, "kill 42");
-        assert_eq!(end(HostPid::new(1).expect("a PID"), None, None, Some("init.scope")), None);
+        assert_eq!(end_command(HostPid::new(1).expect("a PID"), None, None, Some("init.scope")), None);
     }
 
     #[test]
-    fn name_with_shell_characters_is_in_no_command() {
+    fn names_with_shell_characters_are_not_used() {
         for evil in ["a;reboot", "$(reboot)", "-f", "a b", "a\nb", "", "a'b"] {
             let docker = container(Runtime::Docker, Some(evil));
-            assert_eq!(of_container(&docker).as_deref(), Some("docker stop a1b2c3d4e5f6"), "{evil:?}");
+            assert_eq!(container_command(&docker).as_deref(), Some("docker stop a1b2c3d4e5f6"), "{evil:?}");
             let evil = Container { id: evil.to_string(), ..container(Runtime::Runc, None) };
-            assert_eq!(of_container(&evil), None);
+            assert_eq!(container_command(&evil), None);
         }
         let evil = Container { pod: pod(Some("x;reboot")), ..container(Runtime::Containerd, None) };
-        assert_eq!(of_container(&evil).as_deref(), Some("crictl stop a1b2c3d4e5f6"));
+        assert_eq!(container_command(&evil).as_deref(), Some("crictl stop a1b2c3d4e5f6"));
     }
 }

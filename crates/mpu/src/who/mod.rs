@@ -1,13 +1,14 @@
-//! What holds the driver or one of its GPUs, whose it is, and what ends it: `mpu who`.
+//! `mpu who`: lists the processes and modules that hold the driver or one of its GPUs, their owners, and the commands
+//! that end them.
 //!
-//! Finding the holders is [`mpu_host::holders`]'s. NVML is not used, because it opens the driver.
+//! [`mpu_host::holders`] finds them. NVML is not used, because it opens the driver.
 
 mod end;
 mod error;
 
 pub use error::WhoError;
 
-use crate::listing::filter::is_named;
+use crate::listing::filter::gpu_matches;
 use crate::processes::{Cache, Depth, Gpu, ProcessError, user_of};
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::Job;
@@ -152,36 +153,37 @@ pub struct InFlightView {
     pub descriptors: u32,
 }
 
-/// How often is looked while it is waited.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The shortest time between two scans of `/proc` while waiting.
+const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Looks, and waits if requested. `log` gets a line whenever the holders change.
+/// Scans once, or until the driver is free if `--wait` is given. `log` gets a line whenever the summary of holders
+/// changes.
 ///
 /// # Errors
 /// Without root's rights, outside the host's PID namespace, or if there is no such GPU.
 pub fn who(host: &Host, options: &WhoOptions, log: &dyn Fn(&str)) -> Result<Who, WhoError> {
-    check(host)?;
-    let gpu = options.gpu.as_deref().map(|requested| find(host, requested)).transpose()?;
+    check_access(host)?;
+    let gpu = options.gpu.as_deref().map(|requested| find_gpu(host, requested)).transpose()?;
     let end = options.wait.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let (mut scanner, mut logged) = (Scanner::default(), String::new());
     loop {
         let began = Instant::now();
-        let look = Look::of(host, gpu.as_ref(), &mut scanner)?;
+        let observation = Observation::of(host, gpu.as_ref(), &mut scanner)?;
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        let Some(left) = left.filter(|left| !look.is_free && !left.is_zero()) else {
-            return Ok(Who { has_waited: end.is_some(), ..look.report(host, gpu.as_ref()) });
+        let Some(left) = left.filter(|left| !observation.is_free && !left.is_zero()) else {
+            return Ok(Who { has_waited: end.is_some(), ..observation.report(host, gpu.as_ref()) });
         };
-        let words = format!("waiting for {}", look.in_words());
-        if words != logged {
-            log(&words);
-            logged = words;
+        let line = format!("waiting for {}", observation.summary());
+        if line != logged {
+            log(&line);
+            logged = line;
         }
-        // A host full of processes is not looked at all the time.
-        std::thread::sleep(left.min(PAUSE.max(began.elapsed() * 10)));
+        // On a host with many processes, a scan takes at most a tenth of the time.
+        std::thread::sleep(left.min(SCAN_INTERVAL.max(began.elapsed() * 10)));
     }
 }
 
-fn check(host: &Host) -> Result<(), WhoError> {
+fn check_access(host: &Host) -> Result<(), WhoError> {
     if !host.has_capability(CAP_SYS_PTRACE) {
         return Err(WhoError::NotRoot);
     }
@@ -194,7 +196,7 @@ fn check(host: &Host) -> Result<(), WhoError> {
     }
 }
 
-fn find(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
+fn find_gpu(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
     let gpus = nodes::gpus(host);
     let as_listed = |gpu: &DriverGpu| Gpu {
         index: gpu.index,
@@ -203,7 +205,7 @@ fn find(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
         ..Gpu::default()
     };
     let has = gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
-    let found = gpus.into_iter().find(|gpu| is_named(&as_listed(gpu), requested));
+    let found = gpus.into_iter().find(|gpu| gpu_matches(&as_listed(gpu), requested));
     let has = if has.is_empty() { "none".to_string() } else { has };
     Ok(found.ok_or(ProcessError::NoSuchGpu { requested: requested.to_string(), has })?)
 }
@@ -213,18 +215,18 @@ fn bus_id(address: &str) -> String {
     format!("0000{address}").to_uppercase()
 }
 
-/// What was found at one moment.
-struct Look {
+/// The result of one scan.
+struct Observation {
     driver: Option<String>,
     scan: Scan,
     modules: Vec<Module>,
     is_free: bool,
 }
 
-impl Look {
-    fn of(host: &Host, gpu: Option<&DriverGpu>, scanner: &mut Scanner) -> Result<Look, WhoError> {
+impl Observation {
+    fn of(host: &Host, gpu: Option<&DriverGpu>, scanner: &mut Scanner) -> Result<Observation, WhoError> {
         let Some(driver) = Driver::loaded(host) else {
-            return Ok(Look { driver: None, scan: Scan::default(), modules: Vec::new(), is_free: true });
+            return Ok(Observation { driver: None, scan: Scan::default(), modules: Vec::new(), is_free: true });
         };
         let mut scan = scanner.scan(host).map_err(|source| WhoError::NoProc { source })?;
         if let Some(gpu) = gpu {
@@ -232,15 +234,15 @@ impl Look {
         }
         let modules = modules::modules(host);
         let is_clear = scan.holders.is_empty() && scan.not_read.is_empty();
-        // The kernel's own count knows also what no process shows.
+        // The kernel's reference counts also include users that no process shows.
         let is_free = match gpu {
             None => modules::is_free(&modules).unwrap_or(is_clear),
             Some(_) => is_clear,
         };
-        Ok(Look { driver: Some(driver.version), scan, modules, is_free })
+        Ok(Observation { driver: Some(driver.version), scan, modules, is_free })
     }
 
-    fn in_words(&self) -> String {
+    fn summary(&self) -> String {
         let count = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
         let references: u32 = self.modules.iter().filter_map(Module::used).sum();
         let processes = count(self.scan.holders.len(), "process", "processes");
@@ -251,17 +253,17 @@ impl Look {
     }
 
     fn report(self, host: &Host, gpu: Option<&DriverGpu>) -> Who {
-        let Look { driver, scan, modules, is_free } = self;
+        let Observation { driver, scan, modules, is_free } = self;
         let mut cache = Cache::new(Depth::WithoutHomes);
-        let moment = cache.begin(host, BTreeSet::new());
+        let context = cache.begin(host, BTreeSet::new());
         let mut units: BTreeMap<String, Option<u32>> = BTreeMap::new();
         let processes: Vec<ProcessView> = scan
             .holders
             .iter()
             .filter_map(|holder| {
                 let executable = std::fs::read_link(host.at(format!("/proc/{}/exe", holder.pid.get()))).ok();
-                // One that has ended meanwhile holds nothing, and its number may be another's.
-                let facts = cache.of_started(&moment, holder.pid, holder.start_ticks)?;
+                // If the process has ended since the scan, its PID may belong to another process.
+                let facts = cache.of_started(&context, holder.pid, holder.start_ticks)?;
                 let (container, job) = (facts.container, facts.job);
                 let own = facts.unit.clone().filter(|unit| {
                     let user = units.entry(unit.clone()).or_insert_with_key(|unit| only_user(host, unit));
@@ -274,7 +276,7 @@ impl Look {
                     container_pid: facts.container_pid,
                     role: executable.as_deref().and_then(|path| path.file_name()?.to_str()).and_then(role),
                     uses: holder.uses.iter().map(UseView::of).collect(),
-                    end: end::end(holder.pid, container.as_ref(), job.as_ref(), own.as_deref()),
+                    end: end::end_command(holder.pid, container.as_ref(), job.as_ref(), own.as_deref()),
                     container,
                     job,
                     unit,
@@ -307,28 +309,29 @@ impl Look {
     }
 }
 
-/// The user of all processes in a unit's cgroup. Others' are in it as its guests: jobs in cron's, notebooks in JupyterHub's.
+/// The user of all processes in a unit's cgroup. None if there are several users, such as cron's jobs or JupyterHub's
+/// notebooks.
 fn only_user(host: &Host, unit: &str) -> Option<u32> {
     // Version 2, systemd's hierarchy of version 1, and version 2 beside version 1.
     let lists = ["", "/systemd", "/unified"].map(|mount| format!("/sys/fs/cgroup{mount}{unit}/cgroup.procs"));
-    let list = lists.iter().find_map(|list| host.bounded(list, MOST_IN_UNIT).filter(|list| !list.is_empty()))?;
+    let list = lists.iter().find_map(|list| host.bounded(list, UNIT_PROCS_LIMIT).filter(|list| !list.is_empty()))?;
     let list = String::from_utf8_lossy(&list);
     let mut users = list.lines().filter_map(|pid| user_of(host, HostPid::new(pid.parse().ok()?)?));
     let first = users.next()?;
     users.all(|user| user == first).then_some(first)
 }
 
-/// The length of a list of PIDs, some 8,000. A larger unit is not stopped for one process.
-const MOST_IN_UNIT: usize = 64 << 10;
+/// The longest list of a unit's PIDs in bytes: about 8,000 PIDs. A larger unit is not stopped for one process.
+const UNIT_PROCS_LIMIT: usize = 64 << 10;
 
-/// Whether a process holds this GPU as far as the kernel tells: by its node, or by nodes of all GPUs alone.
+/// Whether a process may hold this GPU: it has the GPU's node, or only nodes that belong to all GPUs.
 fn may_hold(holder: &Holder, index: u32) -> bool {
     let mut gpus = holder.uses.iter().filter_map(|used| used.node.gpu).peekable();
     gpus.peek().is_none() || gpus.any(|gpu| gpu == index)
 }
 
 fn role(executable: &str) -> Option<Role> {
-    // A program that was replaced by an update has this behind its name.
+    // The kernel appends this to the name if an update replaced the program.
     Some(match executable.strip_suffix(" (deleted)").unwrap_or(executable) {
         "nvidia-persistenced" => Role::Persistenced,
         "nvidia-cuda-mps-control" => Role::MpsControl,
@@ -339,7 +342,7 @@ fn role(executable: &str) -> Option<Role> {
 
 impl Role {
     /// As a table shows it.
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Role::Persistenced => "persistence daemon",
             Role::MpsControl => "MPS control daemon",
@@ -367,8 +370,8 @@ impl ModuleView {
 fn notes(scan: &Scan, modules: &[Module], of_gpu: bool, is_free: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if !scan.not_read.is_empty() {
-        let few = few(scan.not_read.iter().copied());
-        notes.push(format!("processes could not be looked at, or in part only: PID {few}"));
+        let pids = first_pids(scan.not_read.iter().copied());
+        notes.push(format!("processes could not be looked at, or in part only: PID {pids}"));
     }
     let used: Vec<String> = modules
         .iter()
@@ -382,20 +385,20 @@ fn notes(scan: &Scan, modules: &[Module], of_gpu: bool, is_free: bool) -> Vec<St
             used.join(", ")
         ));
     }
-    // No count of the kernel's has a GPU's descriptors.
+    // The kernel counts references per module, not per GPU.
     if !scan.in_flight.is_empty() && (!is_free || of_gpu) {
-        let few = few(scan.in_flight.iter().map(|one| one.pid));
+        let pids = first_pids(scan.in_flight.iter().map(|one| one.pid));
         notes.push(format!(
-            "descriptors wait in sockets of PID {few}; the kernel does not show whether they are the driver's"
+            "descriptors wait in sockets of PID {pids}; the kernel does not show whether they are the driver's"
         ));
     }
     notes
 }
 
 /// The first PIDs, for a line.
-fn few(mut pids: impl Iterator<Item = HostPid>) -> String {
-    let few: Vec<String> = pids.by_ref().take(8).map(|pid| pid.get().to_string()).collect();
-    few.join(", ") + pids.next().map_or("", |_| ", …")
+fn first_pids(mut pids: impl Iterator<Item = HostPid>) -> String {
+    let first_pids: Vec<String> = pids.by_ref().take(8).map(|pid| pid.get().to_string()).collect();
+    first_pids.join(", ") + pids.next().map_or("", |_| ", …")
 }
 
 #[cfg(test)]

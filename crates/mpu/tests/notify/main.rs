@@ -1,7 +1,7 @@
-//! The notify engine as processes: `mpu run`, the supervisor, the keeper. No GPU takes part: what is asked goes to a file that is
-//! not the driver's, all the way through the engine, and must come back as that file answers.
+//! The notify engine's processes: `mpu run`, the supervisor and the keeper. No GPU is needed: the ioctls go through the
+//! whole engine to `/dev/null`, and must return its error.
 //!
-//! Each test plays in a mount namespace of its own, with a `/run/mpu` of its own.
+//! Each test runs in its own mount namespace with its own `/run/mpu`.
 
 mod sys;
 
@@ -11,11 +11,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const MPU: &str = env!("CARGO_BIN_EXE_mpu");
-/// How often a caller asks each of its questions.
+/// How often a caller makes each of its ioctls.
 const CALLS: &str = "MPU_TEST_CALLS";
 
-/// Whether this test cannot be played here; says why.
-fn skipped() -> bool {
+/// Whether this test cannot run here. Prints the reason.
+fn is_skipped() -> bool {
     let root = rustix::process::geteuid().is_root();
     let host = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]");
     if !(root && host) {
@@ -24,10 +24,10 @@ fn skipped() -> bool {
     !(root && host)
 }
 
-/// No script takes this many seconds, however slow the machine is.
+/// The time limit of a script in seconds, for slow machines.
 const LIMIT: &str = "900";
 
-/// Ends what a script leaves in its mount namespace, however it ends.
+/// Kills all processes in a script's mount namespace when the script ends.
 const END: &str = "end() { here=$(readlink /proc/self/ns/mnt)
     for p in /proc/[0-9]*; do
         [ \"$(readlink $p/ns/mnt)\" != \"$here\" ] || [ $p = /proc/$$ ] || kill -9 ${p#/proc/} 2>/dev/null
@@ -46,9 +46,9 @@ fn in_namespace(mut command: Command, script: &str) -> Command {
     command
 }
 
-/// What a script prints; none if it cannot be played here.
+/// Runs a script and returns its output; none if it cannot run here.
 fn run_script(script: &str) -> Option<String> {
-    if skipped() {
+    if is_skipped() {
         return None;
     }
     let mut limited = Command::new("timeout");
@@ -59,23 +59,23 @@ fn run_script(script: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// The same beside a keeper, whose process is `$hold`.
+/// The same with a running keeper, whose PID is `$hold`.
 fn run_beside_keeper(log: &str, script: &str) -> Option<String> {
     let up = "& hold=$!; until test -S /run/mpu/notify/control.sock; do sleep 0.05; done";
     run_script(&format!("{SEND_COMMAND}; $MPU notify hold {log} {up}; {script}"))
 }
 
-/// Not a test: the program that the others run in a container. Every call must fail as `/dev/null` has it fail.
+/// Not a test: the program that other tests run in a container. Every call must fail as on `/dev/null`.
 #[test]
 #[ignore = "the caller that other tests start"]
 fn caller() {
     let calls: u32 = std::env::var(CALLS).ok().and_then(|calls| calls.parse().ok()).unwrap_or(0);
     let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
     for _ in 0..calls {
-        // One that carries no PID, one that does, one that does with an unknown size.
+        // A control without PIDs, one with PIDs, and one with PIDs and an unknown size.
         for (cmd, size) in [(0x0080_0101, 64), (0x2080_018d, 3812), (0x2080_018e, 4)] {
             let error = sys::control(&null, cmd, size).expect_err("/dev/null knows no control");
-            // On the output, so that the other test's failure shows it.
+            // Standard output, so that the calling test's failure shows it.
             if error.raw_os_error() != Some(libc::ENOTTY) {
                 println!("{cmd:#x} did not come back: {error}");
                 std::process::exit(1);
@@ -88,7 +88,7 @@ fn caller() {
 const CALLER: &str = "$CALLER --exact caller --ignored --nocapture";
 
 #[test]
-fn supervisor_raises_the_kernels_own_limit_of_files() {
+fn supervisor_raises_open_file_limit() {
     let script = "(ulimit -n 4096 && ulimit -n 524288) 2>/run/mpu/no || { echo skipped; exit; }
         ulimit -n 4096; $MPU notify serve & supervisor=$!
         until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
@@ -134,8 +134,8 @@ fn signal_to_run_ends_its_command() {
 
 #[test]
 fn terminals_interrupt_reaches_command_once() {
-    // `script` gives it a terminal, whose interrupt character is typed into it.
-    // From the first on it waits two seconds for another; a sleep that is interrupted is none.
+    // `script` provides a terminal, and the interrupt character is typed into it. After the first interrupt, the
+    // command waits two seconds for another. An interrupted sleep does not count.
     let count = r#"perl -e '\$SIG{INT} = sub { \$n++ }; open F, q(>), q(/run/mpu/up);
         for (1 .. 120) { sleep 1; last if \$n && \$after++ > 1 } print qq(interrupts \$n\n)'"#;
     let typed = r"until test -e /run/mpu/up; do sleep 0.1; done; printf '\003'
@@ -151,8 +151,8 @@ fn filter_keeps_ioctl_result_of_other_files() {
     assert_eq!(out.matches("all 500 came back").count(), 2, "{out}");
 }
 
-/// Says a word to the supervisor and prints its answer.
-/// A supervisor that was killed just now has left its socket, and the next one listens in a moment.
+/// Sends a command to the supervisor and prints the answer. Retries the connection: a killed supervisor leaves its
+/// socket, and the next one listens soon.
 const SEND_COMMAND: &str = "send() { python3 -c 'import socket,sys,time
 for _ in range(2400):
     s=socket.socket(socket.AF_UNIX)
@@ -164,19 +164,19 @@ for _ in range(2400):
 s.sendall(sys.argv[1].encode()); s.shutdown(1)
 print(s.makefile().read())' \"$1\"; }";
 
-/// The keeper in a shell, callers beside it.
-struct Stage {
+/// A shell with a keeper and callers.
+struct KeeperShell {
     shell: Child,
 }
 
-impl Stage {
-    fn up(script: &str) -> (Stage, BufReader<ChildStdout>) {
+impl KeeperShell {
+    fn up(script: &str) -> (KeeperShell, BufReader<ChildStdout>) {
         let up = "$MPU notify hold & until $MPU_STATE; do sleep 0.05; done";
         let state = "test -S /run/mpu/notify/control.sock";
         let mut shell = shell(&format!("{}; {script}", up.replace("$MPU_STATE", state)));
         let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare and sh");
         let out = BufReader::new(shell.stdout.take().expect("piped"));
-        (Stage { shell }, out)
+        (KeeperShell { shell }, out)
     }
 
     /// The supervisor: the keeper's child.
@@ -199,7 +199,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for KeeperShell {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         if std::thread::panicking() {
@@ -211,16 +211,16 @@ impl Drop for Stage {
 }
 
 #[test]
-fn killing_supervisor_again_and_again_loses_no_call() {
-    if skipped() {
+fn repeated_supervisor_kills_lose_no_call() {
+    if is_skipped() {
         return;
     }
     // Eight callers in four namespaces; the shell ends once they have.
     let callers = format!(
         "export {CALLS}=1500; for i in 1 2 3 4; do $MPU run -- sh -c '{CALLER} & {CALLER}; wait' & all=\"${{all-}} $!\"; done"
     );
-    let (stage, mut out) =
-        Stage::up(&format!("{SEND_COMMAND}; {callers}; wait $all; echo over; read end; send retire; wait"));
+    let (keeper, mut out) =
+        KeeperShell::up(&format!("{SEND_COMMAND}; {callers}; wait $all; echo over; read end; send retire; wait"));
     let began = Instant::now();
     let (sender, finished) = std::sync::mpsc::channel();
     let reading = std::thread::spawn(move || {
@@ -235,16 +235,17 @@ fn killing_supervisor_again_and_again_loses_no_call() {
         }
         all
     });
-    // A machine that is slow enough starts no supervisor between two kills: a storm without an end would starve every caller there.
+    // The kills are limited: a slow machine starts no supervisor between two kills, so endless kills would starve the
+    // callers.
     let mut kills = 0;
     let mut over = false;
     while !over && kills < 200 && began.elapsed() < Duration::from_secs(300) {
         over = finished.recv_timeout(Duration::from_millis(60)).is_ok();
-        kills += u32::from(!over && stage.kill_supervisor());
+        kills += u32::from(!over && keeper.kill_supervisor());
     }
     over = over || finished.recv_timeout(Duration::from_secs(600)).is_ok();
     assert!(over, "{kills} kills, and a caller waits still, {:.0} s after the first", began.elapsed().as_secs_f64());
-    drop(stage);
+    drop(keeper);
     let out = reading.join().expect("the reader");
     let came_back: Vec<&str> =
         out.lines().filter(|line| line.contains("come back") || line.contains("came back")).collect();
@@ -268,11 +269,11 @@ fn retired_supervisor_ends_with_last_container() {
     assert!(out.contains("all 10 came back") && out.trim_end().ends_with("0\n0"), "{out}");
 }
 
-/// systemd keeps what it was given over the end of a unit, too. A retired supervisor without containers ends after a second, however slow the
-/// machine is; a runtime that has connected and not spoken yet is among what was left to it, and it stays for that one.
+/// systemd keeps stored descriptors after the end of a unit. A retired supervisor without containers ends after a
+/// second. It stays for a stored connection of a runtime that has not sent anything yet.
 #[test]
 fn supervisor_with_unreachable_socket_makes_another() {
-    if skipped() {
+    if is_skipped() {
         return;
     }
     let lost = std::os::unix::net::UnixListener::bind_addr(&abstract_name()).expect("a socket");
@@ -294,11 +295,11 @@ fn supervisor_with_unreachable_socket_makes_another() {
         command.args(["sh", fds, names]).stdin(Stdio::null()).stdout(Stdio::piped());
         command.fd_mappings(mappings.into()).expect("three mappings");
         let playing = command.spawn().expect("unshare and sh");
-        // The runtime is the shell's alone: with it the connection ends.
+        // Only the shell keeps the runtime's end, so the connection ends with it.
         drop(command);
         let out = String::from_utf8_lossy(&playing.wait_with_output().expect("its end").stdout).into_owned();
         assert!(out.contains("found\nserved"), "{out}");
-        // Without anything that was left, the mark of an earlier one counts for nothing.
+        // Without stored descriptors, an earlier supervisor's `retired` mark is ignored.
         let state = if fds == "0" { "armed" } else { "retired" };
         assert!(out.contains(&format!("\"state\":\"{state}\"")), "{out}");
         assert!(out.trim_end().ends_with("\n0"), "nothing is left: {out}");
@@ -310,11 +311,11 @@ fn abstract_name() -> std::os::unix::net::SocketAddr {
     std::os::unix::net::SocketAddr::from_abstract_name(format!("mpu-test-{}", std::process::id())).expect("a name")
 }
 
-/// Not a test: asks one question after the other until a file is there, and prints how many, which took longest, and how long all took, in
+/// Not a test: makes one call after the other until a file exists. Prints the number of calls, the longest and the total time in
 /// microseconds.
 #[test]
 #[ignore = "the caller that another test starts"]
-fn asker() {
+fn timed_caller() {
     let pause = std::env::var(PAUSE).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
     let (began, mut calls, mut longest) = (Instant::now(), 0u64, Duration::ZERO);
@@ -329,16 +330,17 @@ fn asker() {
     println!("calls {calls} {} {}", longest.as_micros(), began.elapsed().as_micros());
 }
 
-const ASKER: &str = "$CALLER --exact asker --ignored --nocapture";
-/// How long that one rests after each, in milliseconds.
+const TIMED_CALLER: &str = "$CALLER --exact timed_caller --ignored --nocapture";
+/// The pause of `timed_caller` after each call, in milliseconds.
 const PAUSE: &str = "MPU_TEST_PAUSE";
 
 #[test]
 fn budget_slows_container_and_spares_neighbour() {
-    // A hog of four processes and a neighbour that asks now and then: first without a limit, then with a fiftieth of a processor for each.
-    // On a slow machine with much else to do, a call costs the supervisor 0.6 ms: the neighbour needs a fraction of its share even there.
-    let hog = format!("$MPU run -- sh -c 'for i in 1 2 3 4; do {ASKER} & done; wait' > /run/mpu/hog & hog=$!");
-    let neighbour = format!("{PAUSE}=100 $MPU run -- {ASKER} > /run/mpu/neighbour & beside=$!");
+    // A hog of four processes and a neighbour with few calls, first without a limit, then with 2 % of a processor for
+    // each. On a slow and busy machine, a call costs the supervisor 0.6 ms, so the neighbour needs only a fraction of
+    // its share.
+    let hog = format!("$MPU run -- sh -c 'for i in 1 2 3 4; do {TIMED_CALLER} & done; wait' > /run/mpu/hog & hog=$!");
+    let neighbour = format!("{PAUSE}=100 $MPU run -- {TIMED_CALLER} > /run/mpu/neighbour & beside=$!");
     let script = format!(
         "for percent in 0 2; do
             rm -f /run/mpu/stop; send \"budget\n$percent\"; {hog}; {neighbour}
@@ -359,7 +361,7 @@ fn budget_slows_container_and_spares_neighbour() {
     let (hog, neighbour) = (of("hog"), of("neighbour"));
     assert_eq!((hog.len(), neighbour.len()), (8, 2), "{out}");
     let states: Vec<serde_json::Value> = out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    // Of each container what it had and for how long it was held back; the hog had more.
+    // For each container, the processor time and the time held back, in ascending order: the hog is last.
     let costs = |percent: u64| -> Vec<(u64, u64)> {
         let state = states.iter().find(|state| state["cpu_percent"] == percent).expect("a state");
         let number = |cost: &serde_json::Value, name: &str| cost[name].as_u64().expect("a number");
@@ -370,7 +372,7 @@ fn budget_slows_container_and_spares_neighbour() {
         all
     };
     let ([(_, 0), (free, 0)], [(_, 0), (held, back)]) = (&costs(0)[..], &costs(2)[..]) else { panic!("{out}") };
-    // A fiftieth of the time, what can be had at once, and of two threads what is found a tick later.
+    // 2 % of the time, the initial budget of 20 ms, and 40 ms that two threads may exceed before the next tick.
     let most = hog[4..].iter().map(|[.., took]| took / 50).max().unwrap_or(0) + 20_000 + 40_000;
     assert!(*held < most, "the hog had {held} of {most} us: {out}");
     assert!(*back > 200_000, "it was held back for {back} us: {out}");
@@ -388,10 +390,11 @@ fn budget_slows_container_and_spares_neighbour() {
     );
 }
 
-/// Not a test: asks for some seconds, each time at a page that this program has never touched, and prints how often.
+/// Not a test: makes calls for four seconds, each with a page that this program has never touched, and prints their
+/// number.
 #[test]
 #[ignore = "the caller that another test starts"]
-fn toucher() {
+fn page_toucher() {
     const PAGE: usize = 4096;
     let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
     let memory = Vec::<u8>::with_capacity(1 << 30);
@@ -404,11 +407,11 @@ fn toucher() {
     println!("touched {}", began_call.count());
 }
 
-/// The page tables for such a page are charged to the supervisor, so no container gets many.
+/// The page tables for such a page are charged to the supervisor, so the budget must limit them.
 #[test]
 fn faulted_pages_are_charged_to_budget() {
     let script = "for percent in 0 100; do
-            send \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact toucher --ignored --nocapture
+            send \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact page_toucher --ignored --nocapture
         done
         send retire; wait";
     let Some(out) = run_beside_keeper("", script) else { return };
@@ -424,7 +427,7 @@ fn faulted_pages_are_charged_to_budget() {
 #[test]
 fn full_log_ends_neither_keeper_nor_supervisor() {
     let script = format!(
-        "$MPU run -- {ASKER} & run=$!
+        "$MPU run -- {TIMED_CALLER} & run=$!
         until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
         first=$(send state | {PID}); kill -9 $first
         tries=0; until next=$(send state | {PID}); test -n \"$next\" && test $next != $first; do
@@ -436,10 +439,10 @@ fn full_log_ends_neither_keeper_nor_supervisor() {
     assert!(out.contains("calls ") && out.contains("ended 0") && !out.contains("never"), "{out}");
 }
 
-/// The supervisor's number, in its state.
+/// Extracts the supervisor's PID from its state.
 const PID: &str = "sed -n 's/.*\"pid\":\\([0-9]*\\).*/\\1/p'";
 
-/// A container that has all numbers of processes for a moment must not cost another one its listener.
+/// If one container uses up all PIDs for a moment, another container must not lose its listener.
 #[test]
 fn listener_without_thread_is_attended_later() {
     let script = format!(
@@ -452,7 +455,7 @@ fn listener_without_thread_is_attended_later() {
         test -n \"$group\" || {{ echo 'skipped: no control group that counts processes'; exit; }}
         {SEND_COMMAND}; $MPU notify hold 2>/run/mpu/log & hold=$!
         until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
-        $MPU run -- {ASKER} & run=$!
+        $MPU run -- {TIMED_CALLER} & run=$!
         until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
         first=$(send state | {PID}); for pid in $hold $first; do echo $pid >$group/cgroup.procs; done
         echo 2 >$group/pids.max; kill -9 $first

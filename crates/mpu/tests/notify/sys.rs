@@ -1,4 +1,4 @@
-//! A request that the filter hands over, on a file that is not the driver's.
+//! RM controls that the seccomp filter hands to the supervisor, on a file that is not the driver's.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 /// `_IOWR('F', 0x2a, 32 bytes)`.
 const RM_CONTROL: libc::c_ulong = 0xc020_462a;
 
-/// Asks a control with so many bytes of parameters.
+/// Issues a control with `size` bytes of parameters.
 pub fn control(file: &File, cmd: u32, size: u32) -> io::Result<()> {
     let mut params = vec![0u8; size as usize];
     let mut block = [0u64; 4];
@@ -22,7 +22,7 @@ pub fn control(file: &File, cmd: u32, size: u32) -> io::Result<()> {
     }
 }
 
-/// Asks with an argument at this place, where this program has zeros: a control of number 0.
+/// Issues a control with the argument at this address. The memory there is zero, so the control's number is 0.
 pub fn control_at(file: &File, argument: *const u8) -> io::Result<()> {
     // SAFETY: the driver and the supervisor write nothing for a control of number 0; an unmapped address is an error.
     match unsafe { libc::ioctl(file.as_raw_fd(), RM_CONTROL, argument) } {

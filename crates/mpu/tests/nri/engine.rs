@@ -1,9 +1,9 @@
-//! A container engine as far as a plugin can tell: NRI's socket, the two streams in it, and its calls.
+//! A fake container engine: NRI's socket, its two streams, and its calls.
 //!
-//! Reads as strictly as containerd's own reader does: a frame must fit what the reader waits for. No packaged engine of Debian's is new
-//! enough to set a profile (containerd 2.1 in sid), so this stands for one.
+//! It reads as strictly as containerd's reader: a frame must not exceed the reader's buffer. Debian has no engine that
+//! can set a profile (containerd 2.1 in sid), so this replaces one.
 //!
-//! Outside truth: `pkg/net/multiplex/mux.go` and `pkg/adaptation/plugin.go` of containerd/nri 0.12.
+//! Source: `pkg/net/multiplex/mux.go` and `pkg/adaptation/plugin.go` of containerd/nri 0.12.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +14,7 @@ use crate::wire::{Fields, bytes, message, number};
 
 const PLUGIN: u32 = 1;
 const RUNTIME: u32 = 2;
-/// The buffer into which containerd's reader takes a frame, unless it waits for more.
+/// The size of containerd's read buffer for a frame, unless it expects a longer one.
 const BUFFER: usize = 4096;
 /// How long the plugin may take for anything here.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Takes the registration, and agrees.
+    /// Accepts the registration. Returns the plugin's name and index.
     pub fn registration(&mut self) -> (String, String) {
         let (call, request) = self.receive(RUNTIME, 1);
         let request = Fields::of(&request);
@@ -80,7 +80,7 @@ impl Connection {
         self.send(RUNTIME, call, 2, &bytes(1, message(&[number(1, 2), bytes(2, why)])));
     }
 
-    /// Configures the plugin, and has it know of the containers that run.
+    /// Configures the plugin, and sends it the running containers.
     pub fn configure(&mut self, name: &str, version: &str) -> Fields {
         let configure =
             message(&[bytes(2, name), bytes(3, version), number(4, 5000), number(5, 2000), bytes(6, "v0.12.0")]);
@@ -91,13 +91,13 @@ impl Connection {
         configured
     }
 
-    /// What becomes of a container: the whole answer to `CreateContainer`.
+    /// Creates a container. Returns the whole answer to `CreateContainer`.
     pub fn create(&mut self, container: &[u8]) -> Fields {
         let pod = message(&[bytes(1, "sandbox"), bytes(2, "train"), bytes(4, "default")]);
         self.call("CreateContainer", &message(&[bytes(1, pod), bytes(2, container)])).expect("no container fails")
     }
 
-    /// Calls the plugin; its answer, or the status that it fails with.
+    /// Calls the plugin. Returns the answer, or the status code of a failure.
     pub fn call(&mut self, method: &str, payload: &[u8]) -> Result<Fields, u64> {
         let request = message(&[
             bytes(1, "nri.pkg.api.v1alpha1.Plugin"),
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// A message as ttrpc has it.
+    /// A ttrpc message.
     pub fn packed(call: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
         [&(payload.len() as u32).to_be_bytes()[..], &call.to_be_bytes(), &[kind, 0], payload].concat()
     }
@@ -134,17 +134,17 @@ impl Connection {
         self.raw(&[&stream.to_be_bytes()[..], &(part.len() as u32).to_be_bytes(), part].concat());
     }
 
-    /// Sends what is perhaps no frame. Whether anybody reads it is for the test to see.
+    /// Sends raw bytes, which may be no frame. Ignores errors.
     pub fn raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Whether the plugin ends the connection.
-    pub fn is_given_up(&mut self) -> bool {
+    /// Whether the plugin closes the connection.
+    pub fn is_closed_by_plugin(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => true,
-            // It left with something unread.
+            // The plugin closed it with unread data.
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         }
     }

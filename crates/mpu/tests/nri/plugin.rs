@@ -1,4 +1,4 @@
-//! `mpu nri` at work, and what it says.
+//! Starts `mpu nri` and reads its log.
 
 use std::fs::File;
 use std::os::unix::net::UnixListener;
@@ -7,17 +7,17 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// A folder with the sockets of a container engine and of the notify engine.
-pub struct Place {
+pub struct TestDir {
     folder: tempfile::TempDir,
     notify: Option<UnixListener>,
 }
 
-impl Place {
-    /// One in which the notify engine listens.
-    pub fn new() -> Place {
+impl TestDir {
+    /// A folder in which the notify engine listens.
+    pub fn new() -> TestDir {
         let folder = tempfile::tempdir().expect("a folder");
         let notify = UnixListener::bind(folder.path().join("listener.sock")).expect("a socket");
-        Place { folder, notify: Some(notify) }
+        TestDir { folder, notify: Some(notify) }
     }
 
     pub fn end_notify(&mut self) {
@@ -34,7 +34,7 @@ impl Place {
         self.folder.path().join("listener.sock")
     }
 
-    /// Where a plugin leaves word: as on a host below this place.
+    /// The folder of plugins' state files, as on a host below this folder.
     pub fn presence(&self) -> PathBuf {
         self.folder.path().join("run/mpu/nri")
     }
@@ -56,11 +56,11 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    pub fn start(place: &Place, options: &[&str]) -> Plugin {
-        let log = place.path().join("log");
+    pub fn start(dir: &TestDir, options: &[&str]) -> Plugin {
+        let log = dir.path().join("log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));
-        command.arg("nri").arg("--socket").arg(place.socket()).arg("--listener").arg(place.listener()).args(options);
-        command.arg("--presence").arg(place.presence()).env("NOTIFY_SOCKET", place.systemd());
+        command.arg("nri").arg("--socket").arg(dir.socket()).arg("--listener").arg(dir.listener()).args(options);
+        command.arg("--presence").arg(dir.presence()).env("NOTIFY_SOCKET", dir.systemd());
         command.env_remove("JOURNAL_STREAM").stderr(File::create(&log).expect("a log"));
         Plugin { child: command.spawn().expect("it starts"), log }
     }
@@ -69,8 +69,8 @@ impl Plugin {
         std::fs::read_to_string(&self.log).expect("a log")
     }
 
-    /// Waits until it says this so many times.
-    pub fn says(&self, words: &str, times: usize) {
+    /// Waits until the log has this text so many times.
+    pub fn wait_for_log(&self, words: &str, times: usize) {
         let began = Instant::now();
         while self.log().matches(words).count() < times {
             assert!(began.elapsed() < Duration::from_secs(20), "{words:?} is not said {times} times: {}", self.log());
@@ -78,8 +78,8 @@ impl Plugin {
         }
     }
 
-    /// Tells it to end; its exit code.
-    pub fn end(&mut self) -> Option<i32> {
+    /// Sends SIGTERM. Returns the exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").arg(pid).status().expect("kill runs").success());
         let began = Instant::now();
@@ -92,7 +92,7 @@ impl Plugin {
         }
     }
 
-    /// The most memory that it has had, in KiB.
+    /// The peak memory in KiB.
     pub fn peak(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");

@@ -1,6 +1,7 @@
-//! Protobuf as a second hand writes and reads it, so that a wrong field number of the plugin's is seen.
+//! An independent Protobuf encoder and decoder, so that tests find wrong field numbers in the plugin.
 //!
-//! Outside truth: protobuf.dev, "Encoding"; field numbers in the tests are those of `pkg/api/api.proto` of containerd/nri 0.12.
+//! Source: protobuf.dev, "Encoding". The field numbers in the tests are those of `pkg/api/api.proto` of containerd/nri
+//! 0.12.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {

@@ -1,9 +1,10 @@
-//! Prometheus' own tool, asked for its judgement.
+//! Runs promtool, Prometheus' checker.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// `promtool`, where MPU_PROMTOOL says (`./x test` fetches it and says so), or else in `PATH`.
+/// Runs the program in `MPU_PROMTOOL`, which `./x test` fetches and sets, or else `promtool` from `PATH`. None if there
+/// is none.
 pub fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let named = std::env::var_os("MPU_PROMTOOL");
     let program = named.clone().unwrap_or_else(|| "promtool".into());

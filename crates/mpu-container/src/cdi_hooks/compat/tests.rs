@@ -1,11 +1,11 @@
-//! The choice between host and image, on libraries with NVIDIA's note.
+//! The choice between the host's and the image's libraries.
 
 use super::*;
 use object::write::Object;
 use object::{Architecture, BinaryFormat, Endianness, SectionKind};
 use object::{Object as _, ObjectSection};
 
-/// A file in ELF's form with one note section.
+/// An ELF file with one note section.
 fn library(section: &str, owner: &[u8], text: &[u8]) -> Vec<u8> {
     let mut note = Vec::new();
     for number in [owner.len() + 1, text.len() + 1, 1] {
@@ -23,7 +23,7 @@ fn library(section: &str, owner: &[u8], text: &[u8]) -> Vec<u8> {
 }
 
 const SECTION: &str = ".note.cuda.fwd_compatibility";
-/// With the keys as libraries write them.
+/// With the keys of NVIDIA's libraries.
 const TEXT: &[u8] = br#"{"CUDA version": "12.9", "driver": [535, 550, 570, 575], "device": [7, 8]}"#;
 
 #[test]
@@ -33,7 +33,7 @@ fn note_is_read() {
     assert_eq!(note(library(SECTION, b"Another vendor", TEXT).as_slice()), None);
     assert_eq!(note(library(".note.other", b"NVIDIA Corporation", TEXT).as_slice()), None);
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", b"{").as_slice()), None);
-    // The case of a key does not count.
+    // The case of a key does not matter.
     let other = br#"{"CUDA Version": "12.9", "Driver": [535, 550, 570, 575]}"#;
     assert_eq!(
         note(library(SECTION, b"NVIDIA Corporation", other).as_slice()),
@@ -46,7 +46,7 @@ fn note_is_read() {
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", short).as_slice()), Some(expected));
 }
 
-/// A table of sections costs the image nothing, and each name in it up to 4 KiB of our memory.
+/// Sections cost the image little, but each name costs us up to 4 KiB of memory.
 #[test]
 fn library_of_thousands_of_sections_has_no_note() {
     let with = |more: usize| {
@@ -83,7 +83,7 @@ fn malformed_libraries_never_panic() {
 
 /// Host driver, host CUDA, whether the image's 575.57.08 is used: with its note, and without one.
 #[test]
-fn newer_one_is_used_where_it_can_work() {
+fn newer_compatible_libcuda_is_preferred() {
     let cases = [
         // The branch is in the note, and older.
         ("570.211.01", "", true, true),
@@ -98,7 +98,7 @@ fn newer_one_is_used_where_it_can_work() {
         ("", "12.8", true, false),
         ("", "12.9", false, false),
         ("", "12.10", false, false),
-        // Both: the driver's counts, as far as there is a note.
+        // Both: with a note, the driver's version counts.
         ("570.1", "12.9", true, false),
         ("what", "", false, false),
         ("99.55.66", "", false, true),
@@ -112,8 +112,8 @@ fn newer_one_is_used_where_it_can_work() {
             host_cuda_version: cuda.into(),
             cuda_compat_container_root: folder,
         };
-        assert_eq!(is_better(&image, Some(&note), &args), with_note, "{driver} {cuda} with a note");
-        assert_eq!(is_better(&image, None, &args), without, "{driver} {cuda} without");
+        assert_eq!(is_preferred(&image, Some(&note), &args), with_note, "{driver} {cuda} with a note");
+        assert_eq!(is_preferred(&image, None, &args), without, "{driver} {cuda} without");
     }
 }
 

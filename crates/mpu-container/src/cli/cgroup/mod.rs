@@ -1,4 +1,4 @@
-//! The container's device cgroup: lets it use its GPUs' nodes.
+//! Allows a container's GPU nodes in its device cgroup.
 //!
 //! Source: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst` and `cgroup-v2.rst`, cgroups(7) for
 //! `/proc/PID/cgroup`, proc(5) for `mountinfo`.
@@ -8,9 +8,9 @@ mod sys;
 mod v1;
 mod v2;
 
-use crate::cgroups::{self, NoCgroup, Place};
+use crate::cgroups::{self, DevicesCgroup, NoCgroup};
 use crate::cli::process::Process;
-use program::Numbers;
+use program::DeviceNumber;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -22,8 +22,8 @@ pub enum CgroupError {
     NoCgroup(#[from] NoCgroup),
     #[error("{}", path.display())]
     File { path: PathBuf, source: std::io::Error },
-    #[error("cannot {what} the device program of {}", cgroup.display())]
-    Program { what: &'static str, cgroup: PathBuf, source: std::io::Error },
+    #[error("cannot {action} the device program of {}", cgroup.display())]
+    Program { action: &'static str, cgroup: PathBuf, source: std::io::Error },
     #[error("the kernel does not show the device program of {} (net.core.bpf_jit_harden is 2?)", .0.display())]
     Hidden(PathBuf),
     #[error("{0} devices are more than a device program can name")]
@@ -32,34 +32,33 @@ pub enum CgroupError {
 
 #[derive(Debug)]
 pub struct DeviceCgroup {
-    place: Place,
+    place: DevicesCgroup,
 }
 
 impl DeviceCgroup {
-    /// Finds a process's device cgroup, as this process's own namespaces show it: to be called before another one is
-    /// entered.
+    /// Finds a process's device cgroup. Call it before another mount namespace is entered: it uses this process's own mounts.
     pub fn of(process: &Process) -> Result<DeviceCgroup, CgroupError> {
         let cgroups = process.read("cgroup").map_err(|source| CgroupError::Process { file: "cgroup", source })?;
         let path = Path::new("/proc/self/mountinfo");
         let mounts = std::fs::read_to_string(path).map_err(|source| CgroupError::File { path: path.into(), source })?;
-        Ok(DeviceCgroup { place: cgroups::of(&cgroups, &mounts)? })
+        Ok(DeviceCgroup { place: cgroups::devices_cgroup(&cgroups, &mounts)? })
     }
 
     pub fn path(&self) -> &Path {
         match &self.place {
-            Place::V1(path) | Place::V2(path) => path,
+            DevicesCgroup::V1(path) | DevicesCgroup::V2(path) => path,
         }
     }
 
-    /// Lets the cgroup read and write these devices. On an error nothing has changed. Returns the number of device programs that are
-    /// hidden from us and may still forbid access.
-    pub fn open_for(&self, devices: &[Numbers]) -> Result<usize, CgroupError> {
+    /// Allows reads and writes of these devices in the cgroup. On an error, nothing has changed. Returns the number of device programs
+    /// that are hidden from us and may still forbid access.
+    pub fn allow(&self, devices: &[DeviceNumber]) -> Result<usize, CgroupError> {
         let mut devices = devices.to_vec();
         devices.sort();
         devices.dedup();
         match &self.place {
-            Place::V1(path) => v1::open(path, &devices).map(|_| 0),
-            Place::V2(path) => v2::open(path, &devices).map(|opened| opened.hidden),
+            DevicesCgroup::V1(path) => v1::open(path, &devices).map(|_| 0),
+            DevicesCgroup::V2(path) => v2::open(path, &devices).map(|opened| opened.hidden),
         }
     }
 }

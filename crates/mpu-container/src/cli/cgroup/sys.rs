@@ -1,4 +1,4 @@
-//! The bpf system call, as far as device programs need it.
+//! The bpf system call for device programs.
 //!
 //! Source: Linux, `include/uapi/linux/bpf.h`, `union bpf_attr` and `struct bpf_prog_info`. Fields that later
 //! kernels append are left out: the kernel takes them as zero.
@@ -15,13 +15,13 @@ const PROG_QUERY: libc::c_long = 16;
 
 const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
-/// Programs may stand beside each other, and all must allow.
+/// A cgroup may have several programs, and all of them must allow an access.
 pub const ALLOW_MULTI: u32 = 1 << 1;
 const REPLACE: u32 = 1 << 2;
 
 #[repr(C)]
 #[derive(Default)]
-struct Query {
+struct QueryAttr {
     target: u32,
     attach_type: u32,
     flags: u32,
@@ -32,14 +32,14 @@ struct Query {
 }
 
 #[repr(C)]
-struct ById {
+struct GetFdByIdAttr {
     id: u32,
     next: u32,
     flags: u32,
 }
 
 #[repr(C)]
-struct InfoOf {
+struct GetInfoByFdAttr {
     fd: u32,
     len: u32,
     info: u64,
@@ -47,8 +47,8 @@ struct InfoOf {
 
 #[repr(C)]
 #[derive(Default)]
-struct Info {
-    kind: u32,
+struct ProgramInfo {
+    program_type: u32,
     id: u32,
     tag: [u8; 8],
     jited_len: u32,
@@ -63,8 +63,8 @@ struct Info {
 }
 
 #[repr(C)]
-struct Load {
-    kind: u32,
+struct LoadAttr {
+    program_type: u32,
     count: u32,
     instructions: u64,
     license: u64,
@@ -79,7 +79,7 @@ struct Load {
 }
 
 #[repr(C)]
-struct Attach {
+struct AttachAttr {
     target: u32,
     program: u32,
     attach_type: u32,
@@ -89,26 +89,26 @@ struct Attach {
 
 /// The ids of the device programs attached to a cgroup itself, and the flags they were attached with.
 pub fn attached(cgroup: BorrowedFd<'_>) -> Result<(Vec<u32>, u32), Errno> {
-    // A cgroup takes 64 programs of a kind at most (the kernel's BPF_CGROUP_MAX_PROGS).
+    // A cgroup has at most 64 programs of a type (the kernel's BPF_CGROUP_MAX_PROGS).
     let mut ids = vec![0u32; 64];
-    let mut query = Query {
-        target: number(cgroup),
+    let mut query = QueryAttr {
+        target: raw_fd(cgroup),
         attach_type: ATTACH_CGROUP_DEVICE,
         ids: ids.as_mut_ptr() as u64,
         count: ids.len() as u32,
-        ..Query::default()
+        ..QueryAttr::default()
     };
-    // SAFETY: `ids` is alive until after the call and holds as many numbers as `count` says.
+    // SAFETY: `ids` outlives the call and has `count` elements.
     unsafe { bpf(PROG_QUERY, &mut query) }?;
     ids.truncate(query.count as usize);
     Ok((ids, query.attach_flags))
 }
 
-pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
-    let mut which = ById { id, next: 0, flags: 0 };
+pub fn open_by_id(id: u32) -> Result<OwnedFd, Errno> {
+    let mut attr = GetFdByIdAttr { id, next: 0, flags: 0 };
     // SAFETY: the argument holds no pointer.
-    let fd = unsafe { bpf(PROG_GET_FD_BY_ID, &mut which) }?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    let fd = unsafe { bpf(PROG_GET_FD_BY_ID, &mut attr) }?;
+    // SAFETY: the kernel has just returned this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -122,22 +122,22 @@ pub fn instructions(program: BorrowedFd<'_>) -> Result<Vec<u64>, Errno> {
     })
 }
 
-fn info(program: BorrowedFd<'_>, into: &mut [u64]) -> Result<Info, Errno> {
-    let mut info = Info::default();
-    if !into.is_empty() {
-        info.xlated = into.as_mut_ptr() as u64;
-        info.xlated_len = (into.len() * 8) as u32;
+fn info(program: BorrowedFd<'_>, buffer: &mut [u64]) -> Result<ProgramInfo, Errno> {
+    let mut info = ProgramInfo::default();
+    if !buffer.is_empty() {
+        info.xlated = buffer.as_mut_ptr() as u64;
+        info.xlated_len = (buffer.len() * 8) as u32;
     }
-    let len = size_of::<Info>() as u32;
-    let mut about = InfoOf { fd: number(program), len, info: &raw mut info as u64 };
-    // SAFETY: `info` is alive until after the call and as large as `len` says; it points at `into` with its length.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut about) }?;
+    let len = size_of::<ProgramInfo>() as u32;
+    let mut attr = GetInfoByFdAttr { fd: raw_fd(program), len, info: &raw mut info as u64 };
+    // SAFETY: `info` outlives the call and has `len` bytes; it points at `buffer` and has its length.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(info)
 }
 
 pub fn load(instructions: &[u64]) -> Result<OwnedFd, Errno> {
-    let mut load = Load {
-        kind: TYPE_CGROUP_DEVICE,
+    let mut load = LoadAttr {
+        program_type: TYPE_CGROUP_DEVICE,
         count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
@@ -150,18 +150,18 @@ pub fn load(instructions: &[u64]) -> Result<OwnedFd, Errno> {
         interface: 0,
         attach_type: ATTACH_CGROUP_DEVICE,
     };
-    // SAFETY: both pointers outlive the call; `count` is the instructions' number, the license ends with a zero.
+    // SAFETY: both pointers outlive the call; `count` is the number of instructions, and the license ends with a NUL byte.
     let fd = unsafe { bpf(PROG_LOAD, &mut load) }?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just returned this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a program into the place of another, in one step. The flags are those that the old one was attached with.
+/// Replaces a program by another atomically. `flags` are those that the old program was attached with.
 pub fn replace(cgroup: BorrowedFd<'_>, old: BorrowedFd<'_>, new: BorrowedFd<'_>, flags: u32) -> Result<(), Errno> {
-    // Where only one program can be attached, attaching replaces.
+    // If only one program can be attached, attaching replaces it.
     let (flags, replace) = match flags & ALLOW_MULTI {
         0 => (flags, 0),
-        _ => (flags | REPLACE, number(old)),
+        _ => (flags | REPLACE, raw_fd(old)),
     };
     attach(cgroup, new, flags, replace)
 }
@@ -173,22 +173,22 @@ pub fn add(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>, flags: u32) -> Resul
 
 fn attach(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>, flags: u32, replace: u32) -> Result<(), Errno> {
     let attach_type = ATTACH_CGROUP_DEVICE;
-    let mut attach = Attach { target: number(cgroup), program: number(program), attach_type, flags, replace };
+    let mut attach = AttachAttr { target: raw_fd(cgroup), program: raw_fd(program), attach_type, flags, replace };
     // SAFETY: the argument holds no pointer.
     unsafe { bpf(PROG_ATTACH, &mut attach) }.map(drop)
 }
 
-fn number(fd: BorrowedFd<'_>) -> u32 {
+fn raw_fd(fd: BorrowedFd<'_>) -> u32 {
     fd.as_fd().as_raw_fd() as u32
 }
 
 /// # Safety
-/// The pointers in `argument` are those that the command wants, and what they point at is as large as it says.
+/// `argument` has the layout of the command, and its pointers are valid for the lengths that it gives.
 unsafe fn bpf<T>(command: libc::c_long, argument: &mut T) -> Result<i32, Errno> {
-    // SAFETY: by this function's own contract; the size is the argument's.
-    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *argument, size_of::<T>()) };
-    match answer {
-        0.. => Ok(answer as i32),
+    // SAFETY: by this function's contract; the size is that of the argument.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *argument, size_of::<T>()) };
+    match result {
+        0.. => Ok(result as i32),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }

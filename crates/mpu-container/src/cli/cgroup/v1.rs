@@ -3,23 +3,23 @@
 //! Source: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst`.
 
 use super::CgroupError;
-use super::program::Numbers;
+use super::program::DeviceNumber;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub struct Opened {
     cgroup: PathBuf,
-    added: Vec<Numbers>,
+    added: Vec<DeviceNumber>,
 }
 
-pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
+pub fn open(cgroup: &Path, devices: &[DeviceNumber]) -> Result<Opened, CgroupError> {
     let list = cgroup.join("devices.list");
-    let there = fs::read_to_string(&list).map_err(|source| CgroupError::File { path: list, source })?;
+    let rules = fs::read_to_string(&list).map_err(|source| CgroupError::File { path: list, source })?;
     let mut opened = Opened { cgroup: cgroup.into(), added: Vec::new() };
-    for device in devices.iter().filter(|device| !allowed(&there, device)) {
+    for device in devices.iter().filter(|device| !allowed(&rules, device)) {
         if let Err(error) = write(cgroup, "devices.allow", device) {
-            // The error that counts is the first.
+            // The first error is reported.
             let _ = opened.undo();
             return Err(error);
         }
@@ -34,20 +34,20 @@ impl Opened {
     }
 }
 
-fn write(cgroup: &Path, file: &str, device: &Numbers) -> Result<(), CgroupError> {
+fn write(cgroup: &Path, file: &str, device: &DeviceNumber) -> Result<(), CgroupError> {
     let path = cgroup.join(file);
-    // The kernel takes one rule a write.
+    // The kernel accepts one rule per write.
     let file = fs::OpenOptions::new().write(true).open(&path);
     file.and_then(|mut file| std::io::Write::write_all(&mut file, rule(device).as_bytes()))
         .map_err(|source| CgroupError::File { path, source })
 }
 
-fn rule(device: &Numbers) -> String {
+fn rule(device: &DeviceNumber) -> String {
     format!("c {}:{} rw", device.major, device.minor)
 }
 
-fn allowed(list: &str, device: &Numbers) -> bool {
-    let fits = |pattern: &str, number: u32| pattern == "*" || pattern.parse() == Ok(number);
+fn allowed(list: &str, device: &DeviceNumber) -> bool {
+    let matches = |pattern: &str, number: u32| pattern == "*" || pattern.parse() == Ok(number);
     list.lines().any(|line| {
         let mut words = line.split([' ', ':']);
         let (kind, major, minor, access) = (words.next(), words.next(), words.next(), words.next());
@@ -55,7 +55,9 @@ fn allowed(list: &str, device: &Numbers) -> bool {
             return false;
         };
         let all = kind == "a";
-        (all || fits(major, device.major) && fits(minor, device.minor)) && access.contains('r') && access.contains('w')
+        (all || matches(major, device.major) && matches(minor, device.minor))
+            && access.contains('r')
+            && access.contains('w')
     })
 }
 
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn allowed_devices_are_recognized() {
-        let gpu = Numbers { major: 195, minor: 0 };
+        let gpu = DeviceNumber { major: 195, minor: 0 };
         assert!(allowed("a *:* rwm\n", &gpu));
         assert!(allowed("c 1:3 rwm\nc 195:* rw\n", &gpu));
         for list in ["c 195:1 rwm\n", "c 195:0 r\n", "b 195:0 rwm\n", "c 1950:0 rwm\n", "", "c 195\n"] {
@@ -80,12 +82,12 @@ mod tests {
         if fs::create_dir(&cgroup).is_err() {
             return eprintln!("skipped: no devices cgroup of version 1 that can be written");
         }
-        let _gone = Gone(cgroup.clone());
+        let _guard = RemoveOnDrop(cgroup.clone());
         fs::write(cgroup.join("devices.deny"), "a").unwrap();
         let list = || fs::read_to_string(cgroup.join("devices.list")).unwrap();
         fs::write(cgroup.join("devices.allow"), "c 1:3 rwm").unwrap();
         let before = list();
-        let devices = [(195, 0), (195, 255), (1, 3)].map(|(major, minor)| Numbers { major, minor });
+        let devices = [(195, 0), (195, 255), (1, 3)].map(|(major, minor)| DeviceNumber { major, minor });
         let opened = open(&cgroup, &devices).unwrap();
         assert!(list().contains("c 195:255 rw\n"), "{}", list());
         assert!(open(&cgroup, &devices).unwrap().added.is_empty(), "a second time adds nothing");
@@ -93,9 +95,9 @@ mod tests {
         assert_eq!(list(), before);
     }
 
-    struct Gone(PathBuf);
+    struct RemoveOnDrop(PathBuf);
 
-    impl Drop for Gone {
+    impl Drop for RemoveOnDrop {
         fn drop(&mut self) {
             fs::remove_dir(&self.0).unwrap();
         }

@@ -1,13 +1,13 @@
 //! Version 2: device programs.
 //!
-//! All programs of a cgroup must allow an access, so another program cannot allow more. Each existing program is replaced by one
-//! that allows our devices and otherwise acts as before. A cgroup without programs forbids nothing and is left alone. So are its
-//! ancestors, which other containers share.
+//! All programs of a cgroup must allow an access, so an additional program cannot allow more. Each existing program is replaced by one
+//! that allows our devices and otherwise acts as before. A cgroup without programs forbids nothing and stays unchanged. Its ancestors
+//! stay unchanged, too, because other containers share them.
 //!
-//! Source: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
-//! the scope's program counts, too.
+//! Source: Linux, `kernel/bpf/cgroup.c`; crun, which puts a container into the cgroup `container` below its scope and attaches a
+//! program to the scope, too.
 
-use super::program::{self, Numbers};
+use super::program::{self, DeviceNumber};
 use super::{CgroupError, sys};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -27,15 +27,15 @@ pub struct Replaced {
 #[derive(Debug, Default)]
 pub struct Opened {
     pub replaced: Vec<Replaced>,
-    /// Programs that a security module hides from us, as SELinux does with those of systemd. They are left alone, as runc does.
+    /// Programs that a security module hides from us, as SELinux does with systemd's programs. They are skipped, as runc skips them.
     pub hidden: usize,
 }
 
-pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
+pub fn open(cgroup: &Path, devices: &[DeviceNumber]) -> Result<Opened, CgroupError> {
     let mut opened = Opened::default();
-    for cgroup in own(cgroup) {
+    for cgroup in cgroup_and_scope(cgroup) {
         if let Err(error) = open_one(cgroup, devices, &mut opened) {
-            // The error that counts is the first.
+            // The first error is reported.
             let _ = opened.undo();
             return Err(error);
         }
@@ -43,7 +43,7 @@ pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
     Ok(opened)
 }
 
-fn own(cgroup: &Path) -> impl Iterator<Item = &Path> {
+fn cgroup_and_scope(cgroup: &Path) -> impl Iterator<Item = &Path> {
     let scope = cgroup.parent().filter(|parent| {
         cgroup.file_name().is_some_and(|name| name == "container")
             && parent.extension().is_some_and(|extension| extension == "scope")
@@ -51,27 +51,28 @@ fn own(cgroup: &Path) -> impl Iterator<Item = &Path> {
     std::iter::once(cgroup).chain(scope)
 }
 
-fn open_one(path: &Path, devices: &[Numbers], opened: &mut Opened) -> Result<(), CgroupError> {
+fn open_one(path: &Path, devices: &[DeviceNumber], opened: &mut Opened) -> Result<(), CgroupError> {
     let cgroup = File::open(path).map_err(|source| CgroupError::File { path: path.into(), source })?;
-    let failed = |what| move |errno: Errno| CgroupError::Program { what, cgroup: path.into(), source: errno.into() };
+    let failed =
+        |action| move |errno: Errno| CgroupError::Program { action, cgroup: path.into(), source: errno.into() };
     let (ids, flags) = sys::attached(cgroup.as_fd()).map_err(failed("look for"))?;
     for id in ids {
-        let old = match sys::by_id(id) {
+        let old = match sys::open_by_id(id) {
             Err(Errno::PERM | Errno::ACCESS) => {
                 opened.hidden += 1;
                 continue;
             }
             old => old.map_err(failed("open"))?,
         };
-        let words = sys::instructions(old.as_fd()).map_err(failed("read"))?;
-        if words.is_empty() {
+        let instructions = sys::instructions(old.as_fd()).map_err(failed("read"))?;
+        if instructions.is_empty() {
             return Err(CgroupError::Hidden(path.into()));
         }
-        if program::allows(&words, devices) {
+        if program::starts_with_rules(&instructions, devices) {
             continue;
         }
-        let words = program::in_front_of(&words, devices).ok_or(CgroupError::TooMany(devices.len()))?;
-        let new = with_locked_memory(|| sys::load(&words)).map_err(failed("load"))?;
+        let instructions = program::prepend_rules(&instructions, devices).ok_or(CgroupError::TooMany(devices.len()))?;
+        let new = with_locked_memory(|| sys::load(&instructions)).map_err(failed("load"))?;
         sys::replace(cgroup.as_fd(), old.as_fd(), new.as_fd(), flags).map_err(failed("replace"))?;
         let cgroup = cgroup.try_clone().map_err(|source| CgroupError::File { path: path.into(), source })?;
         opened.replaced.push(Replaced { path: path.into(), cgroup, flags, old, new });
@@ -87,12 +88,13 @@ impl Opened {
 
 impl Replaced {
     fn undo(self) -> Result<(), CgroupError> {
-        sys::replace(self.cgroup.as_fd(), self.new.as_fd(), self.old.as_fd(), self.flags)
-            .map_err(|errno| CgroupError::Program { what: "put back", cgroup: self.path.clone(), source: errno.into() })
+        sys::replace(self.cgroup.as_fd(), self.new.as_fd(), self.old.as_fd(), self.flags).map_err(|errno| {
+            CgroupError::Program { action: "put back", cgroup: self.path.clone(), source: errno.into() }
+        })
     }
 }
 
-/// Kernels before 5.11 count programs as locked memory, of which a process may have little.
+/// Retries with an unlimited `RLIMIT_MEMLOCK`: kernels before 5.11 count programs as locked memory.
 fn with_locked_memory<T>(load: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     let loaded = load();
     if loaded.as_ref().err() != Some(&Errno::PERM) {
@@ -113,14 +115,15 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn cruns_scope_is_containers_own() {
-        let own = |path| own(Path::new(path)).map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>();
-        assert_eq!(own("/c/libpod-1.scope/container"), ["/c/libpod-1.scope/container", "/c/libpod-1.scope"]);
-        assert_eq!(own("/c/pod.slice/container"), ["/c/pod.slice/container"]);
-        assert_eq!(own("/c/docker-1.scope"), ["/c/docker-1.scope"]);
+    fn crun_scope_belongs_to_container() {
+        let paths =
+            |path| cgroup_and_scope(Path::new(path)).map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(paths("/c/libpod-1.scope/container"), ["/c/libpod-1.scope/container", "/c/libpod-1.scope"]);
+        assert_eq!(paths("/c/pod.slice/container"), ["/c/pod.slice/container"]);
+        assert_eq!(paths("/c/docker-1.scope"), ["/c/docker-1.scope"]);
     }
 
-    /// A real cgroup with a program that refuses everything but what the test names.
+    /// A real cgroup with the device programs of a test.
     struct RestrictedCgroup {
         path: PathBuf,
         handle: File,
@@ -132,19 +135,19 @@ mod tests {
             let root = root.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
             let path = root.join(format!("mpu-v2-{name}-{}", std::process::id()));
             fs::create_dir(&path).ok()?;
-            let closed = RestrictedCgroup { handle: File::open(&path).unwrap(), path };
+            let cgroup = RestrictedCgroup { handle: File::open(&path).unwrap(), path };
             for program in programs {
                 let program = with_locked_memory(|| sys::load(program)).ok()?;
-                sys::add(closed.handle.as_fd(), program.as_fd(), flags).ok()?;
+                sys::add(cgroup.handle.as_fd(), program.as_fd(), flags).ok()?;
             }
-            Some(closed)
+            Some(cgroup)
         }
 
         /// Whether a process in the cgroup can open a device.
         fn opens(&self, device: &str) -> bool {
             let script = r#"echo $$ > "$1/cgroup.procs" && exec 3<> "$2""#;
             let path = self.path.to_str().unwrap();
-            // Its own /dev/null is opened before, by this process.
+            // This process opens /dev/null for its standard error, outside the cgroup.
             let mut command = Command::new("sh");
             let quiet = command.args(["-c", script, "sh", path, device]).stderr(std::process::Stdio::null());
             quiet.status().unwrap().success()
@@ -153,7 +156,7 @@ mod tests {
 
     impl Drop for RestrictedCgroup {
         fn drop(&mut self) {
-            // Its last process can be on its way out still.
+            // The last process may still be exiting.
             for _ in 0..100 {
                 if fs::remove_dir(&self.path).is_ok() {
                     return;
@@ -164,17 +167,17 @@ mod tests {
         }
     }
 
-    fn numbers(device: &str) -> Numbers {
+    fn numbers(device: &str) -> DeviceNumber {
         use std::os::unix::fs::MetadataExt;
         let about = fs::metadata(device).unwrap();
         assert!(about.file_type().is_char_device());
-        Numbers { major: rustix::fs::major(about.rdev()), minor: rustix::fs::minor(about.rdev()) }
+        DeviceNumber { major: rustix::fs::major(about.rdev()), minor: rustix::fs::minor(about.rdev()) }
     }
 
     #[test]
     fn device_access_in_real_cgroup_is_reversible() {
         const ALLOW_OVERRIDE: u32 = 1;
-        let old = program::always(0);
+        let old = program::constant(0);
         for (programs, flags) in [(1, sys::ALLOW_MULTI), (2, sys::ALLOW_MULTI), (1, 0), (1, ALLOW_OVERRIDE)] {
             let Some(cgroup) = RestrictedCgroup::new("one", &vec![old.clone(); programs], flags) else {
                 return eprintln!("skipped: device programs cannot be attached here");
@@ -204,17 +207,16 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_own_rules_stay_in_force() {
-        // As runtimes write it: half a word of the question for the kind, and rules one after the other. It allows
-        // /dev/zero alone.
+    fn runtime_device_rules_still_apply() {
+        // A program as runtimes write it: it loads the type as a half word and checks rules in sequence. It allows only /dev/zero.
         let zero = numbers("/dev/zero");
         let [load_half, exit] = [0x0000_0000_0000_1269, 0x0000_0000_0000_0095];
         let [load_major, load_minor] = [0x0000_0000_0004_1461, 0x0000_0000_0008_1561];
         let unless =
             |register: u64, number: u32, skip: u64| 0x55 | register << 8 | skip << 16 | u64::from(number) << 32;
-        let answer = |yes: u64| 0xb7 | yes << 32;
-        let rules = [unless(2, 2, 4), unless(4, zero.major, 3), unless(5, zero.minor, 2), answer(1), exit];
-        let program = [&[load_half, load_major, load_minor], &rules[..], &[answer(0), exit]].concat();
+        let result = |yes: u64| 0xb7 | yes << 32;
+        let rules = [unless(2, 2, 4), unless(4, zero.major, 3), unless(5, zero.minor, 2), result(1), exit];
+        let program = [&[load_half, load_major, load_minor], &rules[..], &[result(0), exit]].concat();
         let Some(cgroup) = RestrictedCgroup::new("own", &[program], sys::ALLOW_MULTI) else {
             return eprintln!("skipped: device programs cannot be attached here");
         };

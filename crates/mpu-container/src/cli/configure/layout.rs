@@ -1,19 +1,19 @@
-//! Where a container's distribution looks for libraries.
+//! The library directories of a container's distribution, and the image's CUDA compatibility libraries.
 //!
-//! Source: libnvidia-container, `src/nvc_container.c` and `src/cli/compat_mode.c`: which folders, and which of
-//! the image's libraries fit beside which driver; Debian's multiarch specification; NVIDIA, "CUDA Compatibility".
+//! Source: libnvidia-container, `src/nvc_container.c` (directories) and `src/cli/compat_mode.c` (which compatibility libraries fit a
+//! driver); Debian's multiarch specification; NVIDIA, "CUDA Compatibility".
 
-use crate::beneath::{Beneath, BeneathError, MOST_NAMES, Root};
+use crate::beneath::{BeneathError, Handle, MAX_NAMES, Root};
 use crate::cli::args::CompatMode;
 use rustix::fs::FileType;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Where an image keeps the libraries of a driver newer than the host's may be.
+/// The directory of an image's CUDA compatibility libraries, which may be of a newer driver than the host's.
 pub const COMPAT: &str = "/usr/local/cuda/compat";
 
-/// Limit of compatibility libraries: each is an open file and a mount. CUDA's package has eight.
-const LIBRARIES: usize = 64;
+/// Maximum number of compatibility libraries: each needs an open file and a mount. CUDA's package has eight.
+const MAX_LIBRARIES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -23,37 +23,37 @@ pub struct Layout {
 
 impl Layout {
     pub fn of(root: &Root) -> Result<Layout, BeneathError> {
-        let there = |path: &str| Ok::<_, BeneathError>(root.find(Path::new(path))?.is_some());
-        if there("/etc/debian_version")? {
-            let (matching, theirs) = match std::env::consts::ARCH {
+        let exists = |path: &str| Ok::<_, BeneathError>(root.find(Path::new(path))?.is_some());
+        if exists("/etc/debian_version")? {
+            let (native, compat32) = match std::env::consts::ARCH {
                 "aarch64" => ("aarch64-linux-gnu", "arm-linux-gnueabihf"),
                 _ => ("x86_64-linux-gnu", "i386-linux-gnu"),
             };
             let folder = |name| Path::new("/usr/lib").join(name);
-            return Ok(Layout { libraries: folder(matching), libraries32: folder(theirs) });
+            return Ok(Layout { libraries: folder(native), libraries32: folder(compat32) });
         }
-        // Where /usr/lib is another name of /usr/lib64, it holds no 32-bit libraries.
-        let own = |path| root.find(Path::new(path));
-        let same = match (own("/usr/lib")?, own("/usr/lib64")?) {
-            (Some(one), Some(other)) => same(&one, &other),
+        // If /usr/lib and /usr/lib64 are the same directory, it has no 32-bit libraries.
+        let find = |path| root.find(Path::new(path));
+        let is_same = match (find("/usr/lib")?, find("/usr/lib64")?) {
+            (Some(one), Some(other)) => same_file(&one, &other),
             (None, _) => true,
             _ => false,
         };
-        let second = if !there("/usr/lib32")? && !same { "/usr/lib" } else { "/usr/lib32" };
+        let second = if !exists("/usr/lib32")? && !is_same { "/usr/lib" } else { "/usr/lib32" };
         Ok(Layout { libraries: "/usr/lib64".into(), libraries32: second.into() })
     }
 }
 
-fn same(one: &Beneath, other: &Beneath) -> bool {
+fn same_file(one: &Handle, other: &Handle) -> bool {
     one.identity().ok() == other.identity().ok()
 }
 
-/// The image's own CUDA libraries that this mode uses with this driver, by name.
+/// The image's compatibility libraries that this mode uses with this driver, by name.
 ///
-/// In the library cache, those of a later major release than the driver's are used; mounted over the driver's, those of any other
-/// major release. Minor releases are compatible.
-pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsString, Beneath)>, BeneathError> {
-    let fits = |library: u32, driver: u32| match mode {
+/// Mode `ldconfig` uses libraries of a later major release than the driver; mode `mount` uses those of any other major release. Minor
+/// releases are compatible.
+pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsString, Handle)>, BeneathError> {
+    let is_compatible = |library: u32, driver: u32| match mode {
         CompatMode::Ldconfig => library > driver,
         CompatMode::Mount => library != driver,
         CompatMode::Disabled => false,
@@ -63,11 +63,11 @@ pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsStri
     let Some(driver) = major(driver).filter(|_| is_folder && mode != CompatMode::Disabled) else {
         return Ok(Vec::new());
     };
-    let names = root.read_dir(folder, MOST_NAMES)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
-    let matching = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
-    let matching: Vec<OsString> = matching.take(LIBRARIES + 1).collect();
-    if matching.len() > LIBRARIES {
-        return Err(BeneathError::Many { path: folder.into(), most: LIBRARIES, what: "libraries" });
+    let names = root.read_dir(folder, MAX_NAMES)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
+    let matching = names.filter(|name| release(name).is_some_and(|library| is_compatible(library, driver)));
+    let matching: Vec<OsString> = matching.take(MAX_LIBRARIES + 1).collect();
+    if matching.len() > MAX_LIBRARIES {
+        return Err(BeneathError::TooMany { path: folder.into(), most: MAX_LIBRARIES, what: "libraries" });
     }
     matching.into_iter().map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn images_libraries_are_chosen_by_release() {
+    fn compat_libraries_are_chosen_by_release() {
         let old = "usr/local/cuda-12/compat/libcuda.so.470.1";
         let same = "usr/local/cuda-12/compat/libcuda.so.550.54.15";
         let new = "usr/local/cuda-12/compat/libnvidia-ptxjitcompiler.so.580.1.2";
@@ -136,7 +136,7 @@ mod tests {
         assert!(compat(&self::root(&["usr/local/cuda/compat"]).1, CompatMode::Mount, "550.1").unwrap().is_empty());
     }
 
-    /// Each would be an open file and a mount, outside the container's cgroup.
+    /// Each library would need an open file and a mount, which are not charged to the container's cgroup.
     #[test]
     fn image_with_thousands_of_libraries_is_refused() {
         let names: Vec<String> = (0..100).map(|number| format!("usr/local/cuda/compat/lib{number}.so.999.1")).collect();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn links_out_of_image_lead_nowhere() {
+    fn compat_link_out_of_image_is_ignored() {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("libcuda.so.999.1"), "").unwrap();
         let (folder, root) = root(&["usr/local/cuda/x"]);

@@ -1,4 +1,4 @@
-//! A made-up driver's files, found or left out, by capability.
+//! Files of a fake driver, by capability.
 
 use super::*;
 use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
@@ -67,7 +67,7 @@ fn program_is_preferred_to_wrapper_script() {
 }
 
 #[test]
-fn each_capability_brings_its_files() {
+fn each_capability_selects_its_files() {
     let host = host();
     const FIRMWARE: &str = "/lib/firmware/nvidia/V/gsp_ga10x.bin";
     check(&host, "", &[]);
@@ -122,16 +122,17 @@ fn new_library_comes_with_all_capabilities_only() {
 }
 
 #[test]
-fn linker_cache_leads_to_unusual_folders() {
+fn linker_cache_finds_unusual_folders() {
     let host = Host::with_driver(VERSION);
     for stem in ["libcuda", "libnvidia-ml"] {
         host.library(&format!("opt/driver/{stem}.so.{VERSION}"), &format!("{stem}.so.1"), true);
     }
     assert!(matches!(files(&host, "compute"), Err(DriverError::NoLibraries { .. })));
 
-    // The way there has an absolute link, as Debian's alternatives have: it means the driver's root.
+    // An absolute link, as in Debian's alternatives, is relative to the driver's root.
     host.link(format!("/opt/driver/libcuda.so.{VERSION}"), "opt/libcuda.so.1");
-    let cache = ldcache::written(&[("libcuda.so.1", "/opt/libcuda.so.1", 0x0303), ("libc.so.6", "/x", 0x0303)], None);
+    let cache =
+        ldcache::build_cache(&[("libcuda.so.1", "/opt/libcuda.so.1", 0x0303), ("libc.so.6", "/x", 0x0303)], None);
     host.write("etc/ld.so.cache", cache);
     check(&host, "utility", &["/opt/driver/libnvidia-ml.so.V"]);
 
@@ -161,7 +162,7 @@ fn missing_libraries_are_explained() {
     assert!(error.contains("there is no library of driver release 580.159.04 below /"), "{error}");
 }
 
-/// The linker's list as ldconfig writes it, for a root with Debian's alternatives.
+/// The cache that ldconfig writes for a root with Debian's alternatives.
 #[test]
 fn real_ldconfig_cache_leads_to_driver_folder() {
     let host = Host::with_driver(VERSION);

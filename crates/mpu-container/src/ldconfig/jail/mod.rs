@@ -1,8 +1,8 @@
 //! Runs one sealed program in a jail on a container's root.
 //!
-//! The program has its own mount, PID and IPC namespaces. The container's root is its `/`, and the host's files are not mounted.
-//! `/proc` is empty: before the container's first program runs, the container's own `/proc/1/root` is the host's root directory. It has no
-//! capabilities and cannot get any, has resource limits, an empty environment and a list of permitted system calls (`filter`).
+//! The program has its own mount, PID and IPC namespaces. Its `/` is the container's root; the host's files are not mounted. `/proc` is
+//! empty, because the container's `/proc/1/root` is the host's root until its first program runs. The program has no capabilities and
+//! cannot get any. It has resource limits, an empty environment, and a seccomp filter (`filter`).
 
 mod sys;
 
@@ -21,13 +21,13 @@ pub fn run(
     root: &Root,
     program: &OwnedFd,
     arguments: &[&str],
-    patience: Duration,
+    timeout: Duration,
     pivot: bool,
 ) -> Result<(), LdconfigError> {
     let jail = Jail::prepare(root, program, arguments, pivot)?;
     let process =
         sys::spawn(&jail).map_err(|source| LdconfigError::Jail { step: "start a process of its own", source })?;
-    let status = wait(&process, patience)?;
+    let status = wait(&process, timeout)?;
     let report = read(&jail.report);
     if let [step, errno @ ..] = report.as_slice() {
         let errno = i32::from_ne_bytes(errno.try_into().unwrap_or_default());
@@ -50,25 +50,25 @@ pub fn run(
     }
 }
 
-/// Time that a killed program gets to end.
-const GRACE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// How long to wait for a killed program.
+const KILL_TIMEOUT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// The program's status; it is killed when it takes longer than `patience`.
-fn wait(process: &OwnedFd, patience: Duration) -> Result<rustix::process::WaitIdStatus, LdconfigError> {
+/// Waits for the program. Kills it after `timeout`.
+fn wait(process: &OwnedFd, timeout: Duration) -> Result<rustix::process::WaitIdStatus, LdconfigError> {
     let wrap = |error: Errno| LdconfigError::Jail { step: "wait for it", source: error.into() };
-    let timeout = Timespec::try_from(patience).map_err(|_| wrap(Errno::INVAL))?;
+    let timespec = Timespec::try_from(timeout).map_err(|_| wrap(Errno::INVAL))?;
     let in_time = loop {
-        match rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+        match rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timespec)) {
             Err(Errno::INTR) => {}
             result => break result.map_err(wrap)? > 0,
         }
     };
     if !in_time {
-        // In an uninterruptible sleep it does not end: nobody waits for that.
+        // A process in uninterruptible sleep does not end. Do not wait for it any longer.
         rustix::process::pidfd_send_signal(process, Signal::KILL).map_err(wrap)?;
-        let ended = rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&GRACE));
+        let ended = rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&KILL_TIMEOUT));
         if ended.unwrap_or(0) == 0 {
-            return Err(LdconfigError::Slow { after: patience });
+            return Err(LdconfigError::TimedOut { after: timeout });
         }
     }
     let status = loop {
@@ -79,11 +79,11 @@ fn wait(process: &OwnedFd, patience: Duration) -> Result<rustix::process::WaitId
     };
     match status {
         Some(status) if in_time => Ok(status),
-        _ => Err(LdconfigError::Slow { after: patience }),
+        _ => Err(LdconfigError::TimedOut { after: timeout }),
     }
 }
 
-/// The first bytes of a memory file; none when it cannot be read.
+/// The first 64 KiB of a memory file. Empty if it cannot be read.
 fn read(file: &OwnedFd) -> Vec<u8> {
     let mut bytes = Vec::new();
     let Ok(copy) = file.try_clone() else { return bytes };

@@ -2,7 +2,7 @@
 //!
 //! Outside truth: apptainer(1); the program itself.
 
-use super::{assert_no_driver, has_the_second, set_up};
+use super::{assert_has_second_gpu, assert_no_driver, set_up};
 use crate::host::{Driver, Host};
 
 /// What a small host lacks of what Apptainer looks for. This machine may give root less than all capabilities.
@@ -43,14 +43,14 @@ fn apptainer_gives_gpu_asked_for() {
     assert_no_driver(&exec(&host, "", "/tmp/img").1, "plain");
     let (ok, output) = exec(&host, "", "--nv --nvccli /tmp/img");
     assert!(ok, "{output}");
-    has_the_second(&output, "root");
+    assert_has_second_gpu(&output, "root");
     assert!(!output.contains("nvidia0\n"), "{output}");
     if rootless(&host) {
         assert_no_driver(&exec(&host, AS_USER, "/home/user/img").1, "a user's, plain");
         for options in ["", "--fakeroot"] {
             let (ok, output) = exec(&host, AS_USER, &format!("{options} --nv --nvccli /home/user/img"));
             assert!(ok, "{output}");
-            has_the_second(&output, "a user's");
+            assert_has_second_gpu(&output, "a user's");
         }
         // Another user's folder cannot be written to: Apptainer says so, and starts nothing.
         let (ok, output) = exec(&host, AS_USER, "--nv --nvccli /tmp/img");
@@ -67,7 +67,7 @@ fn apptainer_gives_gpu_asked_for() {
 }
 
 #[test]
-fn apptainer_and_ldconfigs_of_hosts() {
+fn apptainer_works_with_ubuntu_ldconfig() {
     let Some(host) = start() else { return };
     // Ubuntu's: a script, and the program beside it.
     let script = |program: &str| {
@@ -76,7 +76,7 @@ fn apptainer_and_ldconfigs_of_hosts() {
     };
     host.ok("mv /usr/sbin/ldconfig /usr/sbin/ldconfig.real");
     script("/usr/sbin/ldconfig.real");
-    has_the_second(&exec(&host, "", "--nv --nvccli /tmp/img").1, "wrapped");
+    assert_has_second_gpu(&exec(&host, "", "--nv --nvccli /tmp/img").1, "wrapped");
     // A script and nothing that we could run: its interpreter would be the image's.
     host.ok("mv /usr/sbin/ldconfig.real /usr/sbin/elsewhere");
     script("/usr/sbin/elsewhere");
@@ -93,11 +93,11 @@ fn apptainer_and_ldconfigs_of_hosts() {
 fn apptainer_runs_read_only_image() {
     let Some(host) = start() else { return };
     host.ok("apptainer build /tmp/img.sif /tmp/img 2>&1; chmod 644 /tmp/img.sif");
-    has_the_second(&exec(&host, "", "--nv --nvccli /tmp/img.sif").1, "root");
+    assert_has_second_gpu(&exec(&host, "", "--nv --nvccli /tmp/img.sif").1, "root");
     if rootless(&host) {
         let (ok, output) = exec(&host, AS_USER, "--nv --nvccli /tmp/img.sif");
         match ok {
-            true => has_the_second(&output, "a user's"),
+            true => assert_has_second_gpu(&output, "a user's"),
             // Without FUSE a user mounts no image.
             false => println!("skipped: a user's image file: {}", output.lines().last().unwrap_or_default()),
         }

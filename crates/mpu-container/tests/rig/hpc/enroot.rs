@@ -2,7 +2,7 @@
 //!
 //! Outside truth: enroot 4, `conf/mounts/10-system.fstab` and `conf/hooks/98-nvidia.sh`: what is mounted how, the hook's arguments.
 
-use super::{assert_no_driver, has_the_second, set_up};
+use super::{assert_has_second_gpu, assert_no_driver, set_up};
 use crate::host::{Driver, Host};
 
 /// What is mounted below a root before the hooks: from, to, kind, options. `none` is a bind mount.
@@ -77,13 +77,13 @@ fn enroot_hook_gives_user_container_its_gpu() {
     let before = host.changes();
     let (ok, output) = user(&["NVIDIA_VISIBLE_DEVICES=1"], "");
     assert!(ok, "{output}");
-    has_the_second(&output, "enroot");
+    assert_has_second_gpu(&output, "enroot");
     let (ok, output) = user(
         &["NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_DRIVER_CAPABILITIES=compute,compat32,display,graphics,utility,video"],
         "",
     );
     assert!(ok, "{output}");
-    has_the_second(&output, "enroot, all capabilities");
+    assert_has_second_gpu(&output, "enroot, all capabilities");
     let (ok, output) = user(&["NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"], "");
     assert!(!ok && output.contains("unsatisfied condition: cuda>=99.0"), "{output}");
     assert_eq!(host.changes(), before);

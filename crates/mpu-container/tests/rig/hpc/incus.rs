@@ -17,7 +17,7 @@ const SET_UP: &str = "umount --recursive /sys/fs/cgroup && mount -t cgroup2 cgro
     incus storage create default dir && incus profile device add default root disk path=/ pool=default || { cat /tmp/incus.*; exit 4; }";
 
 #[test]
-fn incus_brings_driver_to_node_it_gives() {
+fn incus_container_gets_driver_files() {
     let Some(host) = Host::start(Driver::Tools("hpc-sid", 2)) else { return };
     set_up(&host, 0);
     let done = host.sh(SET_UP);

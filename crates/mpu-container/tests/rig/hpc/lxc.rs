@@ -2,7 +2,7 @@
 //!
 //! Outside truth: lxc.container.conf(5); `/usr/share/lxc/hooks/nvidia`, which comes with LXC.
 
-use super::{assert_no_driver, has_the_second, set_up};
+use super::{assert_has_second_gpu, assert_no_driver, set_up};
 use crate::host::{Driver, Host};
 
 /// A mount hook, as `world.sh` is for OCI runtimes: the container's procfs shows the made-up GPUs.
@@ -38,7 +38,7 @@ const HOOK: &str = "lxc.hook.mount = /usr/share/lxc/hooks/nvidia\nlxc.environmen
                     lxc.environment = NVIDIA_DRIVER_CAPABILITIES=compute,utility\n";
 
 #[test]
-fn lxc_s_hook_gives_container_its_gpu() {
+fn lxc_hook_gives_container_its_gpu() {
     let Some(host) = start() else { return };
     let (ok, output) = execute(&host, "");
     if !ok && output.contains("cgroup") && output.contains("Failed to create") {
@@ -48,12 +48,12 @@ fn lxc_s_hook_gives_container_its_gpu() {
     let before = host.changes();
     let (ok, output) = execute(&host, HOOK);
     assert!(ok, "{output}");
-    has_the_second(&output, "lxc");
+    assert_has_second_gpu(&output, "lxc");
     assert!(!output.contains("nvidia0\n"), "{output}");
     // What was put in the image's root stays; a second start finds it there.
     let (ok, output) = execute(&host, HOOK);
     assert!(ok, "{output}");
-    has_the_second(&output, "lxc, again");
+    assert_has_second_gpu(&output, "lxc, again");
     // What an image asks for and no host has.
     let (ok, output) = execute(&host, &format!("{HOOK}lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99.0\n"));
     assert!(!ok && output.contains("unsatisfied condition: cuda>=99.0"), "{output}");
@@ -62,7 +62,7 @@ fn lxc_s_hook_gives_container_its_gpu() {
 
 /// A root that is mounted read-only: mount points cannot be made, and the error says what cannot be done.
 #[test]
-fn lxc_s_hook_and_read_only_image() {
+fn lxc_hook_reports_read_only_image() {
     let Some(host) = start() else { return };
     host.ok("mount --bind /tmp/c/rootfs /tmp/c/rootfs; mount -o remount,bind,ro /tmp/c/rootfs");
     let (ok, output) = execute(&host, &format!("lxc.rootfs.options = ro\n{HOOK}"));

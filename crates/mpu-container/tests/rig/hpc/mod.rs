@@ -27,7 +27,7 @@ fn set_up(host: &Host, owner: u32) {
 }
 
 /// Asserts that a container has the second of two GPUs, and all of a driver that works as far as one can without hardware.
-fn has_the_second(output: &str, what: &str) {
+fn assert_has_second_gpu(output: &str, what: &str) {
     let proofs = [
         "nvidia-uvm\n",
         "nvidia1\n",

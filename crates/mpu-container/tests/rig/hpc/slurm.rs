@@ -3,7 +3,7 @@
 //! Outside truth: gres.conf(5), cgroup.conf(5); the programs themselves. slurmd reads of each GPU the processors near to it, too, from the
 //! driver's folder below /sys/bus/pci: that is made up like the rest.
 
-use super::{enroot, has_the_second, set_up};
+use super::{assert_has_second_gpu, enroot, set_up};
 use crate::container::Container;
 use crate::host::{Driver, Host};
 use crate::wrapper::{WRAPPER, configure};
@@ -44,7 +44,7 @@ fn detected(output: &str) -> Vec<&str> {
 }
 
 #[test]
-fn slurmd_in_container_detects_container_s_gpus() {
+fn slurmd_in_container_detects_its_gpus() {
     let Some(host) = start() else { return };
     assert_eq!(detected(&host.ok("slurmd -G 2>&1")), ["/dev/nvidia0", "/dev/nvidia1"]);
     for mode in ["jit-cdi", "cdi", "legacy"] {
@@ -60,14 +60,14 @@ fn slurmd_in_container_detects_container_s_gpus() {
             let pci = serde_json::json!({ "source": "/sys/bus", "destination": "/sys/bus", "type": "bind", "options": ["rbind"] });
             container.config["mounts"].as_array_mut().expect("a list").push(pci);
             container.config["hostname"] = format!("rig-{}-slurm", host.init()).into();
-            let ran = container.run(WRAPPER);
-            assert_eq!(detected(&ran.out), expected, "{mode}: {}{}", ran.out, ran.err);
+            let result = container.run(WRAPPER);
+            assert_eq!(detected(&result.out), expected, "{mode}: {}{}", result.out, result.err);
         }
     }
 }
 
 #[test]
-fn job_s_container_gets_job_s_gpu() {
+fn slurm_job_container_gets_job_gpu() {
     let Some(host) = start() else { return };
     if !host.ok("cat /proc/self/cgroup").contains(":devices:") {
         return println!("skipped: Slurm's cgroups of version 2 need systemd");
@@ -85,7 +85,7 @@ fn job_s_container_gets_job_s_gpu() {
     // By its place among the job's GPUs, as NVML counts them there, and all.
     for devices in ["0", "all"] {
         let output = job(&enroot::script(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")]));
-        has_the_second(&output, devices);
+        assert_has_second_gpu(&output, devices);
         assert!(output.contains("'/dev/nvidia0': Operation not permitted"), "{output}");
     }
     // Slurm removes a job's cgroups when the job has ended.

@@ -25,7 +25,7 @@ impl Rig {
         Rig { fake, sources, store }
     }
 
-    fn build(&self) -> Result<Ready, ModuleError> {
+    fn build(&self) -> Result<StoredModule, ModuleError> {
         self.store.module(&self.sources, &checks::toolchain(&self.fake.host(), RELEASE).expect("tools"))
     }
 
@@ -63,7 +63,7 @@ fn changed_sources_or_headers_build_anew() {
             rig.fake.tool("gcc-12", "exit 0");
             rig.fake.write(&format!("{build}/.config"), "CONFIG_CC_VERSION_TEXT=\"gcc-12 13\"\n");
         },
-        &|rig| rig.store.forget(),
+        &|rig| rig.store.invalidate(),
     ];
     for (before, change) in changes.iter().enumerate() {
         change(&mut rig);
@@ -118,7 +118,7 @@ fn log_line_is_first_error() {
 }
 
 #[test]
-fn large_machine_builds_within_agents_memory() {
+fn build_jobs_are_limited() {
     assert_eq!([1, 2, 4, 224].map(jobs), [1, 2, 4, 4]);
 }
 

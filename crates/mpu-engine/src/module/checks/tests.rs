@@ -61,7 +61,7 @@ fn fixes_name_package() {
 }
 
 #[test]
-fn pahole_is_wanted_where_kernel_would_run_it() {
+fn pahole_is_required_if_kernel_build_runs_it() {
     let fake = FakeHost::in_order();
     let build = format!("/lib/modules/{RELEASE}/build");
     fake.write(&format!("{build}/.config"), &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
@@ -80,7 +80,7 @@ fn pahole_is_wanted_where_kernel_would_run_it() {
 }
 
 #[test]
-fn kernels_number_is_no_reason() {
+fn old_kernel_release_is_accepted() {
     for release in ["5.4.0-216-generic", "4.18.0-147.el8.x86_64"] {
         let fake = FakeHost::in_order();
         fake.write("/proc/sys/kernel/osrelease", release);

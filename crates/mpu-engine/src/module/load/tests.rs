@@ -64,7 +64,7 @@ fn module_without_redirection_is_unloaded() {
 }
 
 #[test]
-fn errnos_of_loading_become_exit_codes() {
+fn load_errnos_become_exit_codes() {
     for (errno, exit) in [
         (libc::EPERM, Exit::Refused),
         (libc::EKEYREJECTED, Exit::Refused),
@@ -81,7 +81,7 @@ fn errnos_of_loading_become_exit_codes() {
 }
 
 #[test]
-fn unloading_waits_for_callers_but_not_for_ever() {
+fn unload_waits_for_callers_until_timeout() {
     let fake = FakeHost::in_order();
     let kernel = FakeKernel::taking(&fake, ARMED);
     insert_into(&fake, &kernel).expect("loaded");
@@ -113,7 +113,7 @@ fn caller_inside_is_named_and_blocks_unload() {
 }
 
 #[test]
-fn long_wait_is_several_of_minute() {
+fn long_wait_is_split_into_minutes() {
     let fake = FakeHost::in_order();
     let kernel = holders(&fake);
     kernel.retires.borrow_mut().extend([libc::EBUSY, libc::EBUSY]);
@@ -133,7 +133,7 @@ fn retired_held_module_can_be_unloaded_later() {
 }
 
 #[test]
-fn errnos_of_unloading_have_their_meaning() {
+fn unload_errnos_become_errors() {
     let fake = FakeHost::in_order();
     let kernel = holders(&fake);
     kernel.retires.borrow_mut().push(libc::EIO);
@@ -146,9 +146,9 @@ fn errnos_of_unloading_have_their_meaning() {
 }
 
 #[test]
-fn last_kernel_message_about_us_is_kept() {
+fn last_kernel_message_is_found() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("kmsg");
     std::fs::write(&path, "4,1,2,-;mpu: version magic '6.1' should be '6.2'\n SUBSYSTEM=x\n").expect("a file");
-    assert_eq!(last_words(File::open(path).expect("a file")), "mpu: version magic '6.1' should be '6.2'");
+    assert_eq!(last_kernel_message(File::open(path).expect("a file")), "mpu: version magic '6.1' should be '6.2'");
 }

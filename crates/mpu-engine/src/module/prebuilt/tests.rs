@@ -35,8 +35,8 @@ fn host_folder_precedes_image_folder() {
 #[test]
 fn unusable_module_is_passed_over_with_reason() {
     let mode = |bits| move |_: &FakeHost, path: &Path| chmod(path, bits);
-    type Harm = Box<dyn Fn(&FakeHost, &Path)>;
-    let cases: Vec<(&str, Harm)> = vec![
+    type Damage = Box<dyn Fn(&FakeHost, &Path)>;
+    let cases: Vec<(&str, Damage)> = vec![
         ("is of MPU 0.0.9, and this is mpu", Box::new(|f, _| put(f, FOLDERS[0], RELEASE, RELEASE, "0.0.9"))),
         ("was built for kernel 6.9.0", Box::new(|f, _| put(f, FOLDERS[0], RELEASE, "6.9.0", THIS))),
         ("is no kernel module of MPU", Box::new(|_, path| fs::write(path, "text").expect("written"))),
@@ -85,10 +85,10 @@ fn unusable_module_is_passed_over_with_reason() {
             }),
         ),
     ];
-    for (reason, harm) in cases {
+    for (reason, damage) in cases {
         let (fake, path) = in_order();
         put(&fake, FOLDERS[1], RELEASE, RELEASE, THIS);
-        harm(&fake, &path);
+        damage(&fake, &path);
         let found = find(&fake.host(), RELEASE, all);
         let usable = found.usable.expect("the other folder's").path;
         assert!(usable.starts_with(fake.host().at(FOLDERS[1])), "{reason}: {usable:?}");

@@ -92,7 +92,7 @@ fn module_is_loaded_with_policy_and_redirect() {
         unload(&s);
     }
     let plain = Parameters { policy: "", redirect: Redirect::Auto };
-    assert_eq!(plain.words(), "", "an older module knows no such name");
+    assert_eq!(plain.module_arguments(), "", "an older module knows no such name");
     // A missing way is named; no build is tried.
     let options = ModuleOptions { redirect: Redirect::Direct, ..s.options() };
     let error = fails(&s, &answers(&s, &[libc::EOPNOTSUPP]), &options, ("load_failed", Exit::Failed, (1, 0)));
@@ -100,7 +100,7 @@ fn module_is_loaded_with_policy_and_redirect() {
 }
 
 #[test]
-fn missing_driver_functions_are_no_reason_to_wait() {
+fn module_without_driver_functions_is_unloaded() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
     let error = fails(&s, &kernel, &s.options(), ("driver_not_found", Exit::Failed, (1, 1)));
@@ -164,7 +164,7 @@ fn locked_kernel_gets_modules_signed_with_owners_key() {
 }
 
 #[test]
-fn slower_of_two_finds_it_up() {
+fn concurrent_load_is_reported_as_already_up() {
     struct Raced<'a>(FakeKernel<'a>);
     impl Kernel for Raced<'_> {
         fn insert(&self, instance: Instance, module: &fs::File, with: &std::ffi::CStr) -> std::io::Result<()> {

@@ -65,7 +65,7 @@ fn missing_lines_are_named() {
 }
 
 #[test]
-fn newer_modules_words_are_kept() {
+fn unknown_phase_is_kept() {
     let state = parse(Instance::Mpu, "version=9\nstate=resting\nmood=good\n").expect("a state");
     assert_eq!(state.phase, Phase::Other("resting".to_string()));
 }
@@ -81,7 +81,7 @@ fn counters_keep_modules_order() {
 }
 
 #[test]
-fn every_reason_has_sentence() {
+fn every_reason_has_explanation() {
     for reason in mpu_core::Reason::ALL {
         assert!(explain_reason(reason.name()).is_some_and(|s| s.len() > 20), "{}", reason.name());
     }

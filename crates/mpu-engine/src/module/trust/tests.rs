@@ -27,7 +27,7 @@ fn link(fake: &FakeHost, target: impl AsRef<Path>, path: &str) {
 
 /// The result for a file in a folder.
 fn verdict(fake: &FakeHost, folder: &str, path: &str) -> Result<PathBuf, String> {
-    real(&fake.host(), &fake.host().at(folder), &fake.host().at(path))
+    resolve(&fake.host(), &fake.host().at(folder), &fake.host().at(path))
 }
 
 fn root(fake: &FakeHost) -> PathBuf {
@@ -55,7 +55,7 @@ fn links_are_followed_to_path_without_any() {
 }
 
 #[test]
-fn every_folder_on_way_is_looked_at() {
+fn every_folder_on_path_is_checked() {
     for (folder, holder) in [("/opt/lib", "/opt"), ("/opt/lib", "/a"), ("/opt/lib", "/a/b"), ("/opt/via", "/mid")] {
         let fake = in_order();
         fake.write("/mid/x", "");

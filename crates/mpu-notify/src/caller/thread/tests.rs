@@ -5,7 +5,7 @@ use rustix::thread::Gid;
 
 #[test]
 fn caller_rights_match_kernels_status() {
-    let mut caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
+    let mut caller = Caller::open(Tid::of_this_thread(), None).expect("our own folder");
     let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
     assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
     assert_eq!(process, rustix::process::getpid());
@@ -55,7 +55,7 @@ fn dropped_rights_are_seen_on_next_call() {
     }
     let worker = Worker::start();
     let tid = worker.tid;
-    let mut caller = Caller::of(tid, None).expect("it lives");
+    let mut caller = Caller::open(tid, None).expect("it lives");
     let user_namespace = own_user_namespace().expect("ours").0;
     let mut rights = || {
         assert!(caller.is_same_thread(tid) || caller.pidfd.is_none());
@@ -109,7 +109,7 @@ fn thread_keeps_identity_until_it_ends() {
         let _ = stopped.recv();
     });
     let tid = receiver.recv().expect("its number");
-    let mut caller = Caller::of(tid, None).expect("it lives");
+    let mut caller = Caller::open(tid, None).expect("it lives");
     if caller.pidfd.is_none() {
         println!("skipped: this kernel has no descriptors of threads: Linux 6.9");
     } else {
@@ -126,17 +126,17 @@ fn thread_keeps_identity_until_it_ends() {
 #[test]
 fn non_driver_fd_refusal_matches_kernel_errno() {
     use std::os::fd::AsRawFd;
-    let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
+    let caller = Caller::open(Tid::of_this_thread(), None).expect("our own folder");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
-    assert_eq!(caller.refusal(null.as_raw_fd()), libc::ENOTTY);
+    assert_eq!(caller.unknown_ioctl_errno(null.as_raw_fd()), libc::ENOTTY);
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let path = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).expect("/dev/null");
-    assert_eq!(caller.refusal(path.as_raw_fd()), libc::EBADF);
-    assert_eq!(caller.refusal(-1), libc::EBADF);
+    assert_eq!(caller.unknown_ioctl_errno(path.as_raw_fd()), libc::EBADF);
+    assert_eq!(caller.unknown_ioctl_errno(-1), libc::EBADF);
     // Open for neither reading nor writing, without O_PATH: access mode 3 of open(2).
     let neither = OFlags::from_bits_retain(3) | OFlags::CLOEXEC;
     let neither = rustix::fs::open("/dev/null", neither, rustix::fs::Mode::empty()).expect("/dev/null");
-    assert_eq!(caller.refusal(neither.as_raw_fd()), libc::ENOTTY);
+    assert_eq!(caller.unknown_ioctl_errno(neither.as_raw_fd()), libc::ENOTTY);
 }
 
 /// Bytes that this thread has read, if the kernel counts them (`CONFIG_TASK_IO_ACCOUNTING`).
@@ -157,15 +157,15 @@ fn refusal_of_epoll_reads_little() {
     for fd in &watched {
         epoll::add(&many, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).expect("watched");
     }
-    let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
-    assert_eq!(caller.refusal(many.as_raw_fd()), libc::ENOTTY);
+    let caller = Caller::open(Tid::of_this_thread(), None).expect("our own folder");
+    assert_eq!(caller.unknown_ioctl_errno(many.as_raw_fd()), libc::ENOTTY);
     let read = bytes_read().expect("counted before") - before;
     assert!(read < 4096, "{read} bytes");
 }
 
 #[test]
-fn files_are_this_processs_own() {
-    let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
+fn caller_descriptors_are_copied() {
+    let caller = Caller::open(Tid::of_this_thread(), None).expect("our own folder");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
     let number = std::os::fd::AsRawFd::as_raw_fd(&null);
     let file = caller.file(rustix::process::getpid(), number, || true).expect("our own descriptor");

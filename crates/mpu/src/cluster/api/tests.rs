@@ -1,4 +1,4 @@
-//! Against a server that speaks TLS and HTTP, with a certificate of an authority of its own.
+//! Requests to a TLS server with a self-signed certificate.
 
 use super::*;
 use hyper::server::conn::http1;
@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Mutex;
 use tokio_rustls::TlsAcceptor;
 
-/// What came: method, path, token, what is accepted, body.
+/// Method, path, `Authorization`, `Accept`, body.
 type ReceivedRequest = (String, String, String, String, String);
 
 struct Server {
@@ -19,7 +19,7 @@ struct Server {
     credentials: tempfile::TempDir,
 }
 
-/// Answers everything with this, over TLS for this name.
+/// Starts a server with a certificate for this name, which answers every request alike.
 fn server(name: &str, status: u16, answer: &'static str) -> Server {
     let own = rcgen::generate_simple_self_signed([name.to_string()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
@@ -85,7 +85,7 @@ fn event() -> Event {
 }
 
 #[test]
-fn labels_are_read_with_token_of_now() {
+fn each_request_reads_token_again() {
     let server = server("127.0.0.1", 200, r#"{"kind":"PartialObjectMetadata","metadata":{"labels":{"a/b":"c"}}}"#);
     let pod = server.pod("127.0.0.1");
     assert_eq!(pod.labels().unwrap(), BTreeMap::from([("a/b".to_string(), "c".to_string())]));
@@ -120,7 +120,7 @@ fn sent_event_is_found_without_right_to_read() {
     let answer = r#"{"count":7,"firstTimestamp":"1970-01-01T00:01:40Z","message":"why"}"#;
     for (status, answer, found) in [(200, answer, Some((7, 100))), (404, "{}", None), (200, "{}", None)] {
         let server = server("localhost", status, answer);
-        assert_eq!(server.pod("localhost").sent("MpuNotRight").unwrap(), found);
+        assert_eq!(server.pod("localhost").find_event("MpuNotRight").unwrap(), found);
         let (method, path, _, _, body) = &server.requests.lock().unwrap()[0];
         assert_eq!((method.as_str(), body.as_str()), ("PATCH", "{}"));
         assert_eq!(path, "/api/v1/namespaces/default/events/gpu-1.mpunotright");
@@ -130,7 +130,7 @@ fn sent_event_is_found_without_right_to_read() {
 #[test]
 fn event_is_applied_to_one_object() {
     let server = server("localhost", 201, "{}");
-    server.pod("localhost").event(&event()).unwrap();
+    server.pod("localhost").apply_event(&event()).unwrap();
     let requests = server.requests.lock().unwrap();
     let (method, path, _, _, body) = &requests[0];
     assert_eq!(method, "PATCH");
@@ -145,7 +145,7 @@ fn refusal_has_server_message_without_escapes() {
     let server = server("127.0.0.1", 403, answer);
     let error = server.pod("127.0.0.1").labels().unwrap_err().to_string();
     assert_eq!(error, "the API server refused to show this node: 403: nodes is [2Jforbidden");
-    let error = server.pod("127.0.0.1").event(&event()).unwrap_err().to_string();
+    let error = server.pod("127.0.0.1").apply_event(&event()).unwrap_err().to_string();
     assert!(error.contains("an Event on this node: 403"), "{error}");
 }
 
@@ -176,7 +176,7 @@ fn malformed_api_answer_is_error() {
     assert_eq!(server.pod("127.0.0.1").labels().unwrap(), BTreeMap::new(), "a node without labels");
     let error = server.pod("127.0.0.1").pods("a", "b=c").unwrap_err();
     assert!(matches!(error, ClusterError::Answer(_)), "{error}");
-    let long: &'static str = Box::leak(format!("\"{}\"", "x".repeat(LARGEST)).into_boxed_str());
+    let long: &'static str = Box::leak(format!("\"{}\"", "x".repeat(RESPONSE_LIMIT)).into_boxed_str());
     let error = self::server("127.0.0.1", 200, long).pod("127.0.0.1").labels().unwrap_err();
     assert!(matches!(error, ClusterError::Answer(_)), "{error}");
 }
@@ -187,8 +187,8 @@ fn silent_api_server_times_out() {
     let server = Server { port: listener.local_addr().unwrap().port(), ..server("127.0.0.1", 200, "{}") };
     let began = std::time::Instant::now();
     let error = server.pod("127.0.0.1").labels().unwrap_err();
-    assert!(matches!(error, ClusterError::Late), "{error}");
-    assert!(began.elapsed() < 2 * PATIENCE, "{:?}", began.elapsed());
+    assert!(matches!(error, ClusterError::TimedOut), "{error}");
+    assert!(began.elapsed() < 2 * REQUEST_TIMEOUT, "{:?}", began.elapsed());
 }
 
 #[test]

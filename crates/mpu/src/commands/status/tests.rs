@@ -92,10 +92,10 @@ fn status_lists_costliest_and_throttled_containers() {
 }
 
 #[test]
-fn the_json_is_documented() {
+fn json_matches_schema() {
     let fake = armed();
     let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
-    // Nothing says all of this at once.
+    // No real module reports all of this at once.
     let all = state::HELD.replace("state=armed", "state=placed\nrefused=os_is_init_ns:16");
     fake.write("/sys/module/mpu/parameters/state", &all);
     let mut status = status(&fake.host(), cannot).expect("a status");
@@ -117,7 +117,7 @@ fn plugin(standing: Standing) -> Plugin {
 }
 
 #[test]
-fn how_plugins_stand_is_line_for_each() {
+fn status_has_line_per_plugin() {
     let fake = FakeHost::in_order();
     let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
     let mut status = status(&fake.host(), cannot).expect("a status");
@@ -135,7 +135,7 @@ fn how_plugins_stand_is_line_for_each() {
     }
 }
 
-/// `armed()` with a module of format 2 that says this.
+/// `armed()` with this state of a module of format 2.
 fn host_with_state(text: &str) -> FakeHost {
     let fake = armed();
     fake.write("/sys/module/mpu/parameters/state", text);
@@ -168,7 +168,7 @@ fn status_shows_holders_argument_and_orphans() {
 }
 
 #[test]
-fn state_decides_about_exit_code() {
+fn state_decides_exit_code() {
     let tracing = "kernel.ftrace_enabled";
     for (state, breakage, exit, expected) in [
         ("stuck", "", Exit::Failed, "only a reboot helps"),

@@ -1,4 +1,4 @@
-//! `mpu up` on made-up hosts, with the real raising of both engines.
+//! `mpu up` on fake hosts, with the real code that starts both engines.
 
 use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
@@ -16,7 +16,7 @@ fn up_with(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions) -> Result<Don
     super::up(&s.fake.host(), kernel, &options)
 }
 
-/// By the sources at hand, and the engine that the configuration names.
+/// `mpu up` with the sources at hand and the configured engine.
 fn up(s: &Setup, kernel: &FakeKernel<'_>) -> Result<Done, Explained> {
     up_with(s, kernel, UpOptions { module: s.options(), ..UpOptions::default() })
 }
@@ -25,7 +25,7 @@ fn by(engine: EngineSetting, s: &Setup) -> UpOptions {
     UpOptions { engine: Some(engine), module: s.options(), ..UpOptions::default() }
 }
 
-/// `mpu up` that must fail so, after so many insertions and removals.
+/// Runs `mpu up`, which must fail with this code, after these numbers of insertions and removals.
 fn fails(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions, expect: (&str, Exit, (usize, usize))) -> Explained {
     let error = up_with(s, kernel, options).expect_err(expect.0);
     assert_eq!((error.code(), error.exit(), kernel.calls.get()), expect, "{error}");
@@ -55,7 +55,7 @@ fn repeated_up_is_already_up() {
     assert_eq!((kernel.calls.get(), s.fake.snapshot()), ((0, 0), before));
 }
 
-/// `mpu up` of a module that says `placed`, with a function that asks the driver.
+/// `mpu up` with a function that calls the driver.
 fn up_with_probe(s: &Setup, kernel: &FakeKernel<'_>, probe: ProbeFn) -> Result<Done, Explained> {
     up_with(s, kernel, UpOptions { module: s.options(), probe: Some(probe), ..UpOptions::default() })
 }
@@ -110,12 +110,12 @@ fn missing_rights_are_reported_first() {
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/proc/self/status", "CapEff:\t0000000000200000\n");
     assert_eq!(up_with(&s, &s.kernel(), by(EngineSetting::Notify, &s)).expect("up").result, How::AlreadyUp);
-    // Not what the kernel lacks.
+    // The missing rights come before a missing kernel feature.
     fails(&s, &s.kernel(), by(EngineSetting::Module, &s), ("not_root", Exit::Refused, (0, 0)));
 }
 
 #[test]
-fn without_driver_it_waits() {
+fn missing_driver_leaves_module_waiting() {
     let s = Setup::new();
     s.fake.remove("/sys/module/nvidia");
     let done = up(&s, &FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n")).expect("up");
@@ -183,7 +183,7 @@ fn replace_option_replaces_other_version() {
 }
 
 #[test]
-fn locked_kernel_gets_the_other_engine_and_reason() {
+fn locked_down_kernel_gets_notify_engine() {
     let s = Setup::new();
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");

@@ -1,4 +1,4 @@
-//! The module in reports: its state, the callers inside it, and the proof of its translation.
+//! The module in reports: its state, the callers inside it, and the result of the translation test.
 
 use crate::report::Style;
 use mpu_engine::module::holders::{self, HolderInfo};
@@ -81,7 +81,7 @@ impl From<&HolderInfo> for HolderView {
             command: caller.command.clone(),
             container: caller.container.clone(),
             control,
-            control_name: holders::name_of(caller.holder.control),
+            control_name: holders::control_name(caller.holder.control),
             milliseconds: caller.holder.millis,
             words: caller.to_string(),
         }
@@ -130,7 +130,7 @@ impl StateView {
             entered: state.entered,
             translated: state.translated,
             inside: state.inside,
-            holders: holders::look(host, state).iter().map(HolderView::from).collect(),
+            holders: holders::describe_holders(host, state).iter().map(HolderView::from).collect(),
             orphans: state.orphans,
             refused: state.refused.clone(),
         }
@@ -138,7 +138,7 @@ impl StateView {
 }
 
 impl StateView {
-    /// Which copy of the argument decides about a control, if any does now.
+    /// Which copy of a control's argument the module uses. None while no redirect is placed.
     pub(crate) fn argument_line(&self, style: Style) -> Option<String> {
         let argument = self.argument.as_ref()?;
         Some(match argument.errno {
@@ -153,7 +153,7 @@ impl StateView {
         })
     }
 
-    pub(crate) fn has_to_believe(&self) -> bool {
+    pub(crate) fn is_claimed(&self) -> bool {
         self.argument.as_ref().is_some_and(|argument| argument.errno.is_some())
     }
 

@@ -56,11 +56,11 @@ impl From<&client::State> for NotifyView {
     }
 }
 
-/// Containers that a text lists with their processor time.
+/// The text lists at most this many containers with their processor time.
 const MOST_COSTS: usize = 8;
 
 impl NotifyView {
-    /// The view while a keeper lives that has no supervisor yet.
+    /// The state between the death of a supervisor and the start of the next one.
     pub(crate) fn restarting() -> NotifyView {
         let version = env!("CARGO_PKG_VERSION").to_string();
         NotifyView { state: Phase::Restarting, version, ..NotifyView::default() }

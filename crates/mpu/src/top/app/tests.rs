@@ -1,4 +1,4 @@
-//! Keys and looks, without a terminal.
+//! Keys and readings, without a terminal.
 
 use super::*;
 use crate::listing::tests::seen;
@@ -6,7 +6,7 @@ use crate::listing::tests::seen;
 fn app() -> App {
     let sort = Sort { column: Column::Memory, descending: true };
     let mut app = App::new(vec![], sort, Filter::default(), Duration::from_secs(1));
-    app.look(Ok(seen()));
+    app.update(Ok(seen()));
     app
 }
 
@@ -18,7 +18,7 @@ fn press(app: &mut App, keys: &str) {
             '\x08' => KeyCode::Backspace,
             key => KeyCode::Char(key),
         };
-        app.key(KeyEvent::new(code, KeyModifiers::NONE));
+        app.handle_key(KeyEvent::new(code, KeyModifiers::NONE));
     }
 }
 
@@ -51,32 +51,32 @@ fn typing_filters_at_once_and_escape_drops_it() {
     press(&mut app, "\x08\x08\x08\x08\x08\x08\x08\x08Docker");
     assert_eq!(pids(&app), [20_001]);
     press(&mut app, "\n");
-    assert_eq!((app.mode, app.words.as_str()), (Mode::Keys, "Docker"));
+    assert_eq!((app.mode, app.filter_text.as_str()), (Mode::Keys, "Docker"));
     press(&mut app, "\x1b");
     assert_eq!(pids(&app).len(), 3);
     press(&mut app, "/q");
-    assert_eq!(app.words, "q", "in the filter a q is a q");
+    assert_eq!(app.filter_text, "q", "in the filter a q is a q");
 }
 
 #[test]
 fn keys_end_and_pause_and_change_pace() {
     let mut app = app();
-    let key = |app: &mut App, c, modifiers| app.key(KeyEvent::new(KeyCode::Char(c), modifiers));
-    assert_eq!(key(&mut app, 'p', KeyModifiers::NONE), Step::Pace);
+    let key = |app: &mut App, c, modifiers| app.handle_key(KeyEvent::new(KeyCode::Char(c), modifiers));
+    assert_eq!(key(&mut app, 'p', KeyModifiers::NONE), KeyEffect::Pace);
     assert!(app.paused);
-    assert_eq!(key(&mut app, ' ', KeyModifiers::NONE), Step::Pace);
+    assert_eq!(key(&mut app, ' ', KeyModifiers::NONE), KeyEffect::Pace);
     assert!(!app.paused);
     for (c, seconds) in [('+', 2.0), ('+', 5.0), ('-', 2.0), ('-', 1.0), ('-', 0.5), ('-', 0.2), ('-', 0.2)] {
-        assert_eq!(key(&mut app, c, KeyModifiers::NONE), Step::Pace);
+        assert_eq!(key(&mut app, c, KeyModifiers::NONE), KeyEffect::Pace);
         assert_eq!(app.interval.as_secs_f64(), seconds);
     }
-    assert_eq!(key(&mut app, 'q', KeyModifiers::NONE), Step::Quit);
+    assert_eq!(key(&mut app, 'q', KeyModifiers::NONE), KeyEffect::Quit);
     press(&mut app, "/");
-    assert_eq!(key(&mut app, 'c', KeyModifiers::CONTROL), Step::Quit);
+    assert_eq!(key(&mut app, 'c', KeyModifiers::CONTROL), KeyEffect::Quit);
 }
 
 #[test]
-fn selected_process_stays_so_while_rows_move() {
+fn selection_follows_process() {
     let mut app = app();
     press(&mut app, "jj");
     assert_eq!(app.selected, Some(1));
@@ -84,28 +84,28 @@ fn selected_process_stays_so_while_rows_move() {
     assert_eq!(pids(&app)[app.selected.unwrap()], 100);
     let mut fewer = seen();
     fewer.processes.remove(0);
-    app.look(Ok(fewer));
+    app.update(Ok(fewer));
     assert!(app.selected.is_some_and(|at| at < 2), "its process ended: another near it");
-    app.look(Ok(Snapshot { processes: vec![], ..seen() }));
+    app.update(Ok(Snapshot { processes: vec![], ..seen() }));
     assert_eq!(app.selected, None);
     press(&mut app, "jkjk");
     assert_eq!(app.selected, None);
 }
 
 #[test]
-fn failed_look_keeps_picture_and_says_so() {
+fn failed_reading_keeps_rows_and_shows_error() {
     let mut app = app();
-    app.look(Err("the driver is gone".to_string()));
-    assert_eq!((pids(&app).len(), app.trouble.as_deref()), (3, Some("the driver is gone")));
-    app.look(Ok(seen()));
-    assert_eq!(app.trouble, None);
+    app.update(Err("the driver is gone".to_string()));
+    assert_eq!((pids(&app).len(), app.error.as_deref()), (3, Some("the driver is gone")));
+    app.update(Ok(seen()));
+    assert_eq!(app.error, None);
 }
 
 #[test]
 fn history_has_end() {
     let mut app = app();
     for _ in 0..2000 {
-        app.look(Ok(seen()));
+        app.update(Ok(seen()));
     }
     assert!(app.history.values().all(|curve| curve.len() == HISTORY));
 }

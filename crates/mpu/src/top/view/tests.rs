@@ -12,12 +12,12 @@ use std::time::Duration;
 fn app() -> App {
     let sort = Sort { column: Column::Memory, descending: true };
     let mut app = App::new(vec![], sort, Filter::default(), Duration::from_secs(1));
-    app.look(Ok(seen()));
+    app.update(Ok(seen()));
     app
 }
 
 fn press(app: &mut App, key: char) {
-    app.key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE));
+    app.handle_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE));
 }
 
 fn picture(app: &mut App, width: u16, height: u16) -> String {
@@ -29,7 +29,7 @@ fn picture(app: &mut App, width: u16, height: u16) -> String {
 }
 
 #[test]
-fn gpus_stand_above_and_processes_below() {
+fn screen_shows_gpus_above_processes() {
     let expected = "\
 mpu top  2 GPUs, 3 processes  every 1 s
  0 NVIDIA H200            GPU ████████░░░░░░░░░░░░  40%  MEM █░░░░░░░░░░░░░░░░░░░ 9000/143771 MiB  41°C  212/700 W
@@ -74,7 +74,7 @@ fn many_gpus_leave_room_for_processes() {
     let gpu = many.gpus[0].clone();
     many.gpus = (0..16).map(|index| Gpu { index, ..gpu.clone() }).collect();
     let mut app = app();
-    app.look(Ok(many));
+    app.update(Ok(many));
     let picture = picture(&mut app, 100, 24);
     assert!(picture.contains("python3 train.py") && picture.contains(" 7 NVIDIA H200"), "{picture}");
 }
@@ -87,15 +87,15 @@ fn head_and_foot_show_current_mode() {
     press(&mut app, '/');
     press(&mut app, 't');
     assert!(picture(&mut app, 100, 12).contains("filter: t"), "typing");
-    app.key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
+    app.handle_key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
     press(&mut app, '?');
     let help = picture(&mut app, 110, 20);
-    for (keys, what) in KEYS {
+    for (keys, what) in KEY_HELP {
         assert!(help.contains(keys) && help.contains(what), "{help}");
     }
     press(&mut app, 'x');
     assert_eq!(app.mode, Mode::Keys);
-    app.look(Err("the driver is\x1b[2J gone".to_string()));
+    app.update(Err("the driver is\x1b[2J gone".to_string()));
     assert!(picture(&mut app, 100, 12).contains("the driver is\u{fffd}[2J gone"));
 }
 
@@ -104,7 +104,7 @@ fn unreadable_gpu_shows_its_error() {
     let mut app = app();
     let mut lost = seen();
     lost.gpus[1].unreadable = Some("device fell off the bus".to_string());
-    app.look(Ok(lost));
+    app.update(Ok(lost));
     assert!(picture(&mut app, 100, 12).contains("not readable: device fell off the bus"));
 }
 

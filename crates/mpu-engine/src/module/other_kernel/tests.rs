@@ -74,7 +74,7 @@ impl Rig {
         }
     }
 
-    fn build(&self, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
+    fn build(&self, options: &BuildOptions) -> Result<OtherKernelModule, ModuleError> {
         build(&self.fake.host(), options)
     }
 
@@ -156,8 +156,8 @@ fn unpacked_two_part_headers_build() {
 
 #[test]
 fn unusable_headers_are_refused_with_reason() {
-    type Harm = fn(&Rig, &mut BuildOptions);
-    let cases: [(&str, &str, Harm); 14] = [
+    type Damage = fn(&Rig, &mut BuildOptions);
+    let cases: [(&str, &str, Damage); 14] = [
         ("cannot read the folder", "headers_unreadable", |_, o| o.headers = "/nonexistent".into()),
         ("cannot read the folder", "headers_unreadable", |r, o| o.headers = r.at("headers/Makefile")),
         ("has no kernel headers", "not_headers", |r, o| {
@@ -194,10 +194,10 @@ fn unusable_headers_are_refused_with_reason() {
             o.headers = r.at("with space");
         }),
     ];
-    for (message, code, harm) in cases {
+    for (message, code, damage) in cases {
         let rig = Rig::new();
         let mut options = rig.options();
-        harm(&rig, &mut options);
+        damage(&rig, &mut options);
         assert_eq!(rig.fails(&options, message), code, "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! Where things lie and who calls: a driver in a container of its own, no configuration at all, the container CLI by hand.
+//! Unusual setups: a driver container, no configuration, the container CLI called by hand, cgroup v2.
 
 use crate::container::Container;
 use crate::host::{Driver, ELSEWHERE, Host, R550};
@@ -24,39 +24,39 @@ fn driver_container_root_is_used() {
             ));
         }
         let before = host.changes();
-        let ran = look(&host, "glibc", "1").run(WRAPPER);
-        let all = format!("{mode}: {}{}", ran.out, ran.err);
-        assert!(ran.ok, "{all}");
-        assert_eq!(gpus(&ran), ["1"], "{all}");
+        let result = look(&host, "glibc", "1").run(WRAPPER);
+        let all = format!("{mode}: {}{}", result.out, result.err);
+        assert!(result.ok, "{all}");
+        assert_eq!(gpus(&result), ["1"], "{all}");
         for proof in ["libcuda.so.1 => /", "libnvidia-ml.so.1 => /", "communicate with the NVIDIA driver"] {
-            assert!(ran.out.contains(proof), "no {proof}: {all}");
+            assert!(result.out.contains(proof), "no {proof}: {all}");
         }
         assert_eq!(host.changes(), before, "{mode}");
     }
-    // With device nodes of its own, those are the ones.
+    // If the driver's root has device nodes, these are used.
     host.ok(&format!("mount --bind /dev {ELSEWHERE}/dev"));
     let listed = host.ok(&format!("nvidia-container-cli --root {ELSEWHERE} list --device 0"));
     assert!(listed.lines().any(|line| line.ends_with("/dev/nvidia0")), "{listed}");
 }
 
 #[test]
-fn no_configuration_is_needed() {
+fn wrapper_works_without_configuration() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
-    let ran = look(&host, "glibc", "all").run(WRAPPER);
-    assert!(ran.ok && ran.out.contains("libcuda.so.1 => /"), "{}{}", ran.out, ran.err);
-    assert_eq!(gpus(&ran), ["0"]);
-    // On a host without a driver, a container that asks for a GPU is refused with that reason; any other one starts.
+    let result = look(&host, "glibc", "all").run(WRAPPER);
+    assert!(result.ok && result.out.contains("libcuda.so.1 => /"), "{}{}", result.out, result.err);
+    assert_eq!(gpus(&result), ["0"]);
+    // On a host without a driver, a container that requests a GPU is refused with a reason; others start.
     let Some(host) = Host::start(Driver::None) else { return };
-    let ran = look(&host, "glibc", "all").run(WRAPPER);
-    assert!(!ran.ok && ran.out.is_empty() && !ran.err.is_empty(), "{}{}", ran.out, ran.err);
-    let ran = Container::new(&host, "glibc", &["/usr/bin/busybox", "echo", "alive"]).run(WRAPPER);
-    assert!(ran.ok && ran.out == "alive\n", "{}{}", ran.out, ran.err);
+    let result = look(&host, "glibc", "all").run(WRAPPER);
+    assert!(!result.ok && result.out.is_empty() && !result.err.is_empty(), "{}{}", result.out, result.err);
+    let result = Container::new(&host, "glibc", &["/usr/bin/busybox", "echo", "alive"]).run(WRAPPER);
+    assert!(result.ok && result.out == "alive\n", "{}{}", result.out, result.err);
 }
 
 #[test]
 fn cli_configures_container_made_by_hand() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
-    // A mount and a PID namespace, a root with procfs in it, and nothing else: no runtime, no bundle.
+    // Only a mount and a PID namespace, and a root with procfs: no runtime and no bundle.
     let by_hand = |injection: &str| {
         host.write(
             "/tmp/by-hand",
@@ -85,23 +85,23 @@ fn cli_configures_container_made_by_hand() {
 }
 
 #[test]
-fn device_cgroup_of_version_2_lets_gpu_through() {
+fn cgroup_v2_allows_requested_gpu() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
-    // The unified hierarchy is on every kernel, also beside version 1: devices are a program there, and need no controller.
+    // Every kernel has the unified hierarchy, also beside version 1. There, device access is a BPF program and needs no controller.
     let unified = host.sh("umount --recursive /sys/fs/cgroup && mount -t cgroup2 cgroup /sys/fs/cgroup");
     if !unified.status.success() {
         return println!("skipped: no cgroup 2 here: {}", String::from_utf8_lossy(&unified.stderr).trim());
     }
-    // Legacy mode sets the program itself, where version 1 is not in use at all.
+    // Legacy mode replaces the program itself, but only if version 1 is not in use.
     let has_version_1 = host.ok("cat /proc/self/cgroup").contains(":devices:");
     for mode in MODES.into_iter().filter(|mode| *mode != "legacy" || !has_version_1) {
         for low in ["runc", "crun"] {
             configure(&host, mode, low);
-            let ran = look(&host, "glibc", "0").run(WRAPPER);
-            let all = format!("{mode} {low}: {}{}", ran.out, ran.err);
-            assert!(ran.ok, "{all}");
-            assert!(ran.out.contains("'/dev/nvidia0': No such device or address"), "{all}");
-            assert!(ran.out.contains("'/dev/other': Operation not permitted"), "{all}");
+            let result = look(&host, "glibc", "0").run(WRAPPER);
+            let all = format!("{mode} {low}: {}{}", result.out, result.err);
+            assert!(result.ok, "{all}");
+            assert!(result.out.contains("'/dev/nvidia0': No such device or address"), "{all}");
+            assert!(result.out.contains("'/dev/other': Operation not permitted"), "{all}");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! The way of a person from a bare node to a container that sees its GPU right: in each state `mpu doctor` names the next
-//! command.
+//! `mpu doctor` names the next command in each state, from a bare node to a container with right answers.
 
 use assert_cmd::Command;
 use mpu_host::host::fake::{FakeHost, RELEASE};
@@ -29,7 +28,7 @@ fn is_next(fake: &FakeHost, state: &str, command: &str) {
     assert!(next.starts_with(command), "{state}: {next}");
 }
 
-/// A node with Docker, a driver on its disk, and nothing of ours.
+/// A node with Docker and an unloaded driver, without MPU.
 fn bare() -> FakeHost {
     let fake = FakeHost::in_order();
     fake.can_notify();
@@ -55,7 +54,7 @@ fn come_up(fake: &FakeHost) {
 }
 
 #[test]
-fn docker_on_node_step_by_step() {
+fn doctor_names_each_setup_step() {
     let fake = bare();
     fake.write(&format!("/lib/modules/{RELEASE}/modules.dep"), "kernel/fs/ext4.ko:\n");
     is_next(&fake, "no driver", "# install NVIDIA's driver");
@@ -96,7 +95,7 @@ fn next_command_is_same_without_module() {
             false => fake.remove(&format!("/lib/modules/{RELEASE}/build")),
         }
         is_next(&fake, state, "sudo mpu up");
-        // Where the module is configured, the report says what it lacks: `mpu up` would say no more.
+        // If the module is configured, doctor names the missing part directly.
         fake.write("/etc/mpu/config.toml", "engine = \"module\"\n");
         is_next(&fake, state, if lock { "# run `mpu up --build-only`" } else { "sudo apt-get install linux-headers-" });
         fake.write("/etc/mpu/config.toml", "engine = \"modul\"\n");

@@ -1,31 +1,31 @@
-//! The words that some keys choose from.
+//! Enumerated values of keys.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// As the request and the host suggest.
+    /// Chosen by the request and the host.
     Auto,
-    /// By the prestart hook and the container CLI.
+    /// The prestart hook and the container CLI inject the GPU.
     Legacy,
-    /// By lists of files (Tegra).
+    /// Lists of files (Tegra).
     Csv,
     Cdi,
-    /// By CDI edits that are made when they are needed.
+    /// CDI edits that are generated at the container's start.
     JitCdi,
 }
 
 /// How CUDA's forward-compatibility libraries are found in mode `legacy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CompatMode {
-    /// Their folder is handed to ldconfig.
+    /// ldconfig gets their directory as an argument.
     Ldconfig,
-    /// They are mounted over the driver's.
+    /// They are mounted over the driver's libraries.
     Mount,
-    /// A hook of the runtime does it.
+    /// A hook of the runtime enables them.
     Hook,
     Disabled,
 }
 
-/// What goes into a log: this and what is worse.
+/// The threshold of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     Error,
@@ -35,7 +35,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// Every word, as NVIDIA's logger knows them: an unknown one is `info` there, too.
+    /// The names of NVIDIA's logger. As there, an unknown name means `info`.
     pub const ALL: [(&'static str, LogLevel); 8] = [
         ("error", LogLevel::Error),
         ("warning", LogLevel::Warning),
@@ -47,8 +47,8 @@ impl LogLevel {
         ("panic", LogLevel::Error),
     ];
 
-    pub fn of_word(text: &str) -> LogLevel {
-        let found = LogLevel::ALL.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
+    pub fn parse(text: &str) -> LogLevel {
+        let found = LogLevel::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
         found.map_or(LogLevel::Info, |(_, level)| level)
     }
 }

@@ -1,11 +1,12 @@
-//! A container's life, from its creation to its end, in a mount namespace of its own.
+//! Runs a container from create to delete in its own mount namespace.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Creates, starts, does what the script says, waits for the end, deletes; the output, and whether all but the waiting succeeded.
-/// `$RUNTIME` is the wrapper `nvidia-container-runtime` of this folder, whose `bundle` and `config.toml` it uses; `$C` is the container.
-pub fn live(folder: &Path, name: &str, script: &str) -> Output {
+/// Creates and starts a container, runs the script, waits for the container's end and deletes it. Returns the output; its status does not
+/// include the wait. `$RUNTIME` is the wrapper `nvidia-container-runtime` in `folder`, which uses `bundle` and `config.toml` of `folder`; `$C`
+/// is the container's name.
+pub fn run_lifecycle(folder: &Path, name: &str, script: &str) -> Output {
     // crun refuses a mixture of both versions of cgroups.
     let script = format!(
         r#"umount -l /sys/fs/cgroup/unified 2>/dev/null

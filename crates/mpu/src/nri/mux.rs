@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Requests of the engine.
+/// The stream of the engine's requests.
 pub const PLUGIN: u32 = 1;
-/// Requests to the engine.
+/// The stream of the plugin's requests.
 pub const RUNTIME: u32 = 2;
 
 pub const REQUEST: u8 = 1;
 pub const RESPONSE: u8 = 2;
 
 /// The longest message (`messageLengthMax`).
-const LONGEST: usize = 4 << 20;
-const HEADER: usize = 10;
+const MAX_MESSAGE: usize = 4 << 20;
+const MESSAGE_HEADER: usize = 10;
 const FRAME_HEADER: usize = 8;
-/// The buffer in which the engine's reader takes a frame, unless it waits for a longer one.
+/// The size of the buffer into which the engine reads a frame, unless it expects a longer one.
 const FIRST_FRAME: usize = 4096;
-/// How long a frame or message may take once it has begun. An engine writes it at once.
-const UNDER_WAY: Duration = Duration::from_secs(5);
+/// How long a started frame or message may take. An engine writes it at once.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message of a stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Message {
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub enum TrunkError {
+pub enum MuxError {
     /// The engine closed the connection.
     #[error("the container engine closed the connection")]
     Closed,
@@ -54,66 +54,69 @@ pub enum TrunkError {
     /// The time limit passed without a message.
     #[error("the container engine did not answer in {} seconds", .0.as_secs())]
     Silent(Duration),
-    /// A message did not become complete.
-    #[error("the container engine sent a part of a message and then nothing for {} seconds", UNDER_WAY.as_secs())]
+    /// The rest of a message did not arrive.
+    #[error("the container engine sent a part of a message and then nothing for {} seconds", MESSAGE_TIMEOUT.as_secs())]
     Stuck,
     /// The message is too long.
-    #[error("the container engine announced {0} bytes; NRI's messages have {LONGEST} at most")]
+    #[error("the container engine announced {0} bytes; NRI's messages have {MAX_MESSAGE} at most")]
     TooLong(u64),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Came {
+pub enum Incoming {
     Message(Message),
     /// A signal asked this process to end.
     Stop,
 }
 
-pub struct Trunk<'a> {
+pub struct Mux<'a> {
     socket: UnixStream,
     stop: BorrowedFd<'a>,
-    /// Incomplete messages of each stream, and when each began. A queue: many short messages in one long frame cost no more than
-    /// others.
+    /// The incomplete message of each stream, and when it began. A queue, so that a long frame of many short messages
+    /// takes linear time.
     buffers: HashMap<u32, (VecDeque<u8>, Instant)>,
 }
 
-impl<'a> Trunk<'a> {
-    /// Opens a trunk over a socket. A readable `stop` ends it.
-    pub fn new(socket: UnixStream, stop: BorrowedFd<'a>) -> Result<Trunk<'a>, TrunkError> {
-        socket.set_write_timeout(Some(UNDER_WAY))?;
-        Ok(Trunk {
+impl<'a> Mux<'a> {
+    /// Uses a connected socket. A readable `stop` ends the wait for messages.
+    pub fn new(socket: UnixStream, stop: BorrowedFd<'a>) -> Result<Mux<'a>, MuxError> {
+        socket.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
+        Ok(Mux {
             socket,
             stop,
             buffers: [PLUGIN, RUNTIME].map(|stream| (stream, (VecDeque::new(), Instant::now()))).into(),
         })
     }
 
-    /// The next message within `patience`, or without limit.
-    pub fn next(&mut self, patience: Option<Duration>) -> Result<Came, TrunkError> {
-        let until = patience.map(|patience| Instant::now() + patience);
+    /// The next message within `timeout`, or without limit.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Incoming, MuxError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            if let Some(message) = self.whole()? {
-                return Ok(Came::Message(message));
+            if let Some(message) = self.take_message()? {
+                return Ok(Incoming::Message(message));
             }
-            // A started message must end in time, also without `patience`.
-            let begun =
-                self.buffers.values().filter(|(buffers, _)| !buffers.is_empty()).map(|(_, since)| *since + UNDER_WAY);
-            let stuck = begun.min();
+            // A started message has its own time limit, also without `timeout`.
+            let started = self
+                .buffers
+                .values()
+                .filter(|(buffers, _)| !buffers.is_empty())
+                .map(|(_, since)| *since + MESSAGE_TIMEOUT);
+            let stuck = started.min();
             let deadline = stuck.into_iter().chain(until).min();
             match self.wait(deadline)? {
-                Waited::Stop => return Ok(Came::Stop),
-                Waited::Ready => self.frame()?,
-                Waited::Late if stuck.is_some() && stuck == deadline => return Err(TrunkError::Stuck),
-                Waited::Late => return Err(TrunkError::Silent(patience.unwrap_or_default())),
+                WaitResult::Stop => return Ok(Incoming::Stop),
+                WaitResult::Ready => self.read_frame()?,
+                WaitResult::TimedOut if stuck.is_some() && stuck == deadline => return Err(MuxError::Stuck),
+                WaitResult::TimedOut => return Err(MuxError::Silent(timeout.unwrap_or_default())),
             }
         }
     }
 
-    pub fn send(&mut self, message: &Message) -> Result<(), TrunkError> {
-        if message.payload.len() > LONGEST {
-            return Err(TrunkError::TooLong(message.payload.len() as u64));
+    pub fn send(&mut self, message: &Message) -> Result<(), MuxError> {
+        if message.payload.len() > MAX_MESSAGE {
+            return Err(MuxError::TooLong(message.payload.len() as u64));
         }
-        let mut bytes = Vec::with_capacity(HEADER + message.payload.len());
+        let mut bytes = Vec::with_capacity(MESSAGE_HEADER + message.payload.len());
         bytes.extend((message.payload.len() as u32).to_be_bytes());
         bytes.extend(message.call.to_be_bytes());
         bytes.extend([message.kind, 0]);
@@ -124,28 +127,28 @@ impl<'a> Trunk<'a> {
             frame.extend(message.stream.to_be_bytes());
             frame.extend((part.len() as u32).to_be_bytes());
             frame.extend(part);
-            self.socket.write_all(&frame).map_err(ended)?;
+            self.socket.write_all(&frame).map_err(mux_error)?;
         }
         Ok(())
     }
 
     /// Takes a complete message out of the buffers.
-    fn whole(&mut self) -> Result<Option<Message>, TrunkError> {
+    fn take_message(&mut self) -> Result<Option<Message>, MuxError> {
         for (stream, (buffers, since)) in &mut self.buffers {
-            let mut header = [0; HEADER];
-            if buffers.len() < HEADER {
+            let mut header = [0; MESSAGE_HEADER];
+            if buffers.len() < MESSAGE_HEADER {
                 continue;
             }
             header.iter_mut().zip(buffers.iter()).for_each(|(into, byte)| *into = *byte);
             let [a, b, c, d, e, f, g, h, kind, _flags] = header;
             let length = u32::from_be_bytes([a, b, c, d]) as usize;
-            if length > LONGEST {
-                return Err(TrunkError::TooLong(length as u64));
+            if length > MAX_MESSAGE {
+                return Err(MuxError::TooLong(length as u64));
             }
-            if buffers.len() < HEADER + length {
+            if buffers.len() < MESSAGE_HEADER + length {
                 continue;
             }
-            let payload = buffers.drain(..HEADER + length).skip(HEADER).collect();
+            let payload = buffers.drain(..MESSAGE_HEADER + length).skip(MESSAGE_HEADER).collect();
             *since = Instant::now();
             return Ok(Some(Message { stream: *stream, call: u32::from_be_bytes([e, f, g, h]), kind, payload }));
         }
@@ -153,14 +156,14 @@ impl<'a> Trunk<'a> {
     }
 
     /// Reads one frame. Unknown streams are ignored, as the protocol requires.
-    fn frame(&mut self) -> Result<(), TrunkError> {
-        let until = Instant::now() + UNDER_WAY;
+    fn read_frame(&mut self) -> Result<(), MuxError> {
+        let until = Instant::now() + MESSAGE_TIMEOUT;
         let mut header = [0; FRAME_HEADER];
         self.fill(&mut header, until)?;
         let [a, b, c, d, e, f, g, h] = header;
         let (stream, length) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]) as usize);
-        if length > HEADER + LONGEST {
-            return Err(TrunkError::TooLong(length as u64));
+        if length > MESSAGE_HEADER + MAX_MESSAGE {
+            return Err(MuxError::TooLong(length as u64));
         }
         let mut part = vec![0; length];
         self.fill(&mut part, until)?;
@@ -173,29 +176,29 @@ impl<'a> Trunk<'a> {
         Ok(())
     }
 
-    fn fill(&mut self, mut into: &mut [u8], until: Instant) -> Result<(), TrunkError> {
+    fn fill(&mut self, mut into: &mut [u8], until: Instant) -> Result<(), MuxError> {
         while !into.is_empty() {
             match self.wait(Some(until))? {
-                // A started frame is completed before the signal to end is handled.
-                Waited::Ready | Waited::Stop => {}
-                Waited::Late => return Err(TrunkError::Stuck),
+                // Complete a started frame before handling the stop signal.
+                WaitResult::Ready | WaitResult::Stop => {}
+                WaitResult::TimedOut => return Err(MuxError::Stuck),
             }
-            // After the signal nothing else is waited for above.
+            // After the stop signal, `wait` returns at once, so the read needs the timeout.
             let remaining = until.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
-                return Err(TrunkError::Stuck);
+                return Err(MuxError::Stuck);
             }
             self.socket.set_read_timeout(Some(remaining))?;
-            let got = self.socket.read(into).map_err(ended)?;
+            let got = self.socket.read(into).map_err(mux_error)?;
             if got == 0 {
-                return Err(TrunkError::Closed);
+                return Err(MuxError::Closed);
             }
             into = &mut into[got..];
         }
         Ok(())
     }
 
-    fn wait(&self, until: Option<Instant>) -> Result<Waited, TrunkError> {
+    fn wait(&self, until: Option<Instant>) -> Result<WaitResult, MuxError> {
         loop {
             let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
             let remaining = remaining.map(|remaining| Timespec {
@@ -206,25 +209,25 @@ impl<'a> Trunk<'a> {
             match poll(&mut on, remaining.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(io::Error::from(error).into()),
-                Ok(0) => return Ok(Waited::Late),
-                Ok(_) if !on[1].revents().is_empty() => return Ok(Waited::Stop),
-                Ok(_) => return Ok(Waited::Ready),
+                Ok(0) => return Ok(WaitResult::TimedOut),
+                Ok(_) if !on[1].revents().is_empty() => return Ok(WaitResult::Stop),
+                Ok(_) => return Ok(WaitResult::Ready),
             }
         }
     }
 }
 
-enum Waited {
+enum WaitResult {
     Ready,
     Stop,
-    Late,
+    TimedOut,
 }
 
-fn ended(error: io::Error) -> TrunkError {
+fn mux_error(error: io::Error) -> MuxError {
     match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => TrunkError::Closed,
-        io::ErrorKind::WouldBlock => TrunkError::Stuck,
-        _ => TrunkError::Io(error),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => MuxError::Closed,
+        io::ErrorKind::WouldBlock => MuxError::Stuck,
+        _ => MuxError::Io(error),
     }
 }
 
@@ -236,7 +239,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     /// The messages in some bytes, and the error that ends them.
-    fn read(bytes: &[u8]) -> (Vec<Message>, TrunkError) {
+    fn read(bytes: &[u8]) -> (Vec<Message>, MuxError) {
         let (mut engine, plugin) = UnixStream::pair().unwrap();
         let (_write_end, stop) = UnixStream::pair().unwrap();
         let bytes = bytes.to_vec();
@@ -245,16 +248,16 @@ mod tests {
             let _ = engine.shutdown(Shutdown::Write);
             engine
         });
-        let mut trunk = Trunk::new(plugin, stop.as_fd()).unwrap();
+        let mut mux = Mux::new(plugin, stop.as_fd()).unwrap();
         let mut messages = Vec::new();
         let ended = loop {
-            match trunk.next(None) {
-                Ok(Came::Message(message)) => messages.push(message),
-                Ok(Came::Stop) => panic!("no signal was sent"),
+            match mux.next(None) {
+                Ok(Incoming::Message(message)) => messages.push(message),
+                Ok(Incoming::Stop) => panic!("no signal was sent"),
                 Err(why) => break why,
             }
         };
-        drop(trunk);
+        drop(mux);
         writer.join().unwrap();
         (messages, ended)
     }
@@ -266,22 +269,22 @@ mod tests {
     #[test]
     fn frame_of_many_messages_takes_linear_time() {
         let began = Instant::now();
-        let (messages, ended) = read(&frame(PLUGIN, &vec![0; LONGEST]));
-        assert_eq!(messages.len(), LONGEST / HEADER);
-        assert!(matches!(ended, TrunkError::Closed), "{ended}");
+        let (messages, ended) = read(&frame(PLUGIN, &vec![0; MAX_MESSAGE]));
+        assert_eq!(messages.len(), MAX_MESSAGE / MESSAGE_HEADER);
+        assert!(matches!(ended, MuxError::Closed), "{ended}");
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn whatever_comes_ends_with_reason(bytes in prop::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..200)) {
+        fn arbitrary_bytes_end_connection(bytes in prop::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..200)) {
             let (_, ended) = read(&bytes);
-            prop_assert!(matches!(ended, TrunkError::Closed | TrunkError::TooLong(_)), "{}", ended);
+            prop_assert!(matches!(ended, MuxError::Closed | MuxError::TooLong(_)), "{}", ended);
         }
 
         #[test]
-        fn messages_come_whole_however_they_are_cut(payload in prop::collection::vec(any::<u8>(), 0..300), cut in 1..40usize) {
+        fn messages_split_over_frames_are_joined(payload in prop::collection::vec(any::<u8>(), 0..300), cut in 1..40usize) {
             let packed: Vec<u8> = [&(payload.len() as u32).to_be_bytes()[..], &[0, 0, 0, 7, REQUEST, 0], &payload].concat();
             let bytes: Vec<u8> = packed.chunks(cut).flat_map(|part| [frame(PLUGIN, part), frame(5, part)].concat()).collect();
             let (messages, _) = read(&bytes);

@@ -1,11 +1,11 @@
-//! The effective configuration: the runtimes that an engine knows after reading all of its files.
+//! The effective configuration: the runtimes of an engine after it has read all of its files.
 //!
-//! Source: `mergeConfig` of containerd (before 2.1 a plugin's whole section counts, and is the last file's that
-//! has one), and `files`.
+//! Source: `mergeConfig` of containerd (before 2.1, the last file with a section of the plugin replaces the whole section of
+//! earlier files), and `files`.
 
 use super::files::{Files, Layer};
 use super::request::Runtime;
-use super::tables::lay;
+use super::tables::merge_over;
 use super::{Engine, EngineError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,19 +13,19 @@ use std::path::{Path, PathBuf};
 use toml_edit::{Item, Table};
 
 #[derive(Debug, Default)]
-pub struct Force {
+pub struct EffectiveConfig {
     pub default: Option<(String, PathBuf)>,
     pub runtimes: BTreeMap<String, (Runtime, PathBuf)>,
     pub cdi: Option<bool>,
 }
 
-impl Force {
-    pub fn of(files: &Files, layers: &[Layer]) -> Result<Force, EngineError> {
-        let mut all = Force::default();
+impl EffectiveConfig {
+    pub fn of(files: &Files, layers: &[Layer]) -> Result<EffectiveConfig, EngineError> {
+        let mut all = EffectiveConfig::default();
         for layer in layers {
             let settings = files.engine.settings(layer)?;
             if settings.section && !files.merges {
-                all = Force::default();
+                all = EffectiveConfig::default();
             }
             all.cdi = settings.cdi.or(all.cdi);
             if let Some(name) = settings.default.filter(|name| !name.is_empty()) {
@@ -35,7 +35,7 @@ impl Force {
                 let entry = all.runtimes.entry(name).or_default();
                 match files.engine {
                     Engine::Containerd => {
-                        lay(&runtime.keys, &mut entry.0.keys);
+                        merge_over(&runtime.keys, &mut entry.0.keys);
                         entry.0.program = runtime.program.or(entry.0.program.take());
                     }
                     _ => entry.0 = runtime,
@@ -46,10 +46,10 @@ impl Force {
         Ok(all)
     }
 
-    /// The command that makes a running engine use it instead of `before`; none if no command is needed.
-    pub fn counts(&self, engine: Engine, before: &Force) -> Option<&'static str> {
+    /// A hint with the command that makes a running engine use this configuration instead of `before`; none if no command is needed.
+    pub fn restart_hint(&self, engine: Engine, before: &EffectiveConfig) -> Option<&'static str> {
         match engine {
-            Engine::Docker if self.is_taken_by_a_reload(before) => {
+            Engine::Docker if self.applies_on_reload(before) => {
                 Some("it counts once Docker has read it, which stops no container: sudo systemctl reload docker")
             }
             Engine::Docker => Some(
@@ -66,11 +66,11 @@ impl Force {
         }
     }
 
-    /// Whether Docker's reload applies the change. A reload keeps runtimes and default if the file has none any more. CDI is read
-    /// at start only.
+    /// Whether Docker's reload applies the change. If the file has no runtimes or no default runtime any more, a reload keeps the old
+    /// ones. Docker reads the CDI setting at its start only.
     ///
     /// Source: moby's `reloadPlatform`, and `RegisterCDIDriver` in its daemon's start.
-    fn is_taken_by_a_reload(&self, before: &Force) -> bool {
+    fn applies_on_reload(&self, before: &EffectiveConfig) -> bool {
         let still_named = !self.runtimes.is_empty() || before.runtimes.is_empty();
         let still_default = self.default.is_some() || before.default.is_none();
         still_named && still_default && self.cdi == before.cdi
@@ -84,22 +84,24 @@ impl Force {
         self.default.as_ref().is_some_and(|(default, _)| default == name)
     }
 
-    /// Runtimes that ours can call: the default one, `runc`, `crun`. Not NVIDIA's and not ours under any name: it would call itself for
-    /// ever.
-    fn low(&self) -> impl Iterator<Item = &Runtime> {
+    /// Runtimes that ours can call: the default runtime, `runc`, `crun`. NVIDIA's wrapper and ours are excluded under any name: ours
+    /// would call itself endlessly.
+    fn low_level(&self) -> impl Iterator<Item = &Runtime> {
         let default = self.default.as_ref().map(|(name, _)| name.as_str()).filter(|name| !name.starts_with("nvidia"));
         let named = default.into_iter().chain(["runc", "crun"]).filter_map(|name| Some(&self.runtimes.get(name)?.0));
-        named.filter(|runtime| !runtime.program.as_deref().is_some_and(is_wrapper) && is_plain(runtime))
+        named.filter(|runtime| !runtime.program.as_deref().is_some_and(is_wrapper) && is_runc_like(runtime))
     }
 
-    /// The keys that ours gets by default.
-    pub fn pattern(&self) -> Table {
-        self.low().next().map(|runtime| runtime.keys.clone()).unwrap_or_default()
+    /// The keys that a new entry of our runtime copies from the runtime that it calls.
+    pub fn template_keys(&self) -> Table {
+        self.low_level().next().map(|runtime| runtime.keys.clone()).unwrap_or_default()
     }
 
-    pub fn low_programs(&self) -> Vec<String> {
+    pub fn low_level_programs(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        for program in self.low().filter_map(|runtime| runtime.program.clone()).filter(|program| !program.is_empty()) {
+        for program in
+            self.low_level().filter_map(|runtime| runtime.program.clone()).filter(|program| !program.is_empty())
+        {
             if !all.contains(&program) {
                 all.push(program);
             }
@@ -108,13 +110,13 @@ impl Force {
     }
 
     pub fn describe<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
-        Told { force: self, name }
+        Description { effective: self, name }
     }
 }
 
-/// Whether a runtime is called like runc. A shim of another kind (Kata, gVisor) has its own options and calls no wrapper: containers
-/// would silently start without a GPU.
-fn is_plain(runtime: &Runtime) -> bool {
+/// Whether a runtime has runc's command line. A shim of another kind (Kata, gVisor) has its own options and calls no wrapper:
+/// containers would silently start without a GPU.
+fn is_runc_like(runtime: &Runtime) -> bool {
     let kind = runtime.keys.get("runtime_type").and_then(Item::as_str).unwrap_or_default();
     matches!(kind, "" | "oci")
         || kind.starts_with("io.containerd.runc.")
@@ -127,23 +129,23 @@ fn is_wrapper(program: &str) -> bool {
     name.is_some_and(|name| name.starts_with("nvidia-container-runtime"))
 }
 
-struct Told<'a> {
-    force: &'a Force,
+struct Description<'a> {
+    effective: &'a EffectiveConfig,
     name: &'a str,
 }
 
-impl fmt::Display for Told<'_> {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.force.runtimes.get(self.name) {
+impl fmt::Display for Description<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.effective.runtimes.get(self.name) {
             Some((runtime, path)) => {
                 let program = runtime.program.as_deref().unwrap_or("without a program");
-                write!(to, "runtime {} is {program} ({}); ", self.name, path.display())?;
+                write!(formatter, "runtime {} is {program} ({}); ", self.name, path.display())?;
             }
-            None => write!(to, "there is no runtime {}; ", self.name)?,
+            None => write!(formatter, "there is no runtime {}; ", self.name)?,
         }
-        match &self.force.default {
-            Some((default, path)) => write!(to, "the default runtime is {default} ({})", path.display()),
-            None => write!(to, "the default runtime is the engine's own"),
+        match &self.effective.default {
+            Some((default, path)) => write!(formatter, "the default runtime is {default} ({})", path.display()),
+            None => write!(formatter, "the default runtime is the engine's own"),
         }
     }
 }

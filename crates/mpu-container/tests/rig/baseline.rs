@@ -1,4 +1,4 @@
-//! The rig itself: engines run without us, and no container has a GPU by itself. What the other tests claim begins here.
+//! The baseline of the other tests: without our programs, no container has a GPU.
 
 use crate::container::Container;
 use crate::host::{Driver, Host, R535, R550};
@@ -8,7 +8,7 @@ pub const LOOK: &str = "busybox ls /dev | busybox grep nvidia; command -v nvidia
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh; busybox ls /proc/driver";
 
 #[test]
-fn host_driver_has_no_answering_gpu() {
+fn fake_host_has_driver_without_gpu() {
     for (release, gpus) in [(R550, 8), (R535, 1)] {
         let Some(host) = Host::start(Driver::Release(release, gpus)) else { return };
         let cached = host.ok("ldconfig -p");
@@ -16,7 +16,7 @@ fn host_driver_has_no_answering_gpu() {
         assert_eq!(host.ok("ls /proc/driver/nvidia/gpus | wc -l").trim(), gpus.to_string());
         assert!(host.ok("cat /proc/driver/nvidia/version").contains(release));
         assert!(host.ok("grep nvidia-uvm /proc/devices").starts_with("235"));
-        // The library is found, opens the node, and learns that there is no driver.
+        // The library is found and opens the node, but there is no driver behind it.
         let smi = host.sh("nvidia-smi");
         let output = String::from_utf8_lossy(&smi.stdout).into_owned();
         assert!(!smi.status.success() && output.contains("communicate with the NVIDIA driver"), "{output}");
@@ -38,18 +38,19 @@ fn container_has_no_gpu_by_itself() {
     for runtime in ["runc", "crun"] {
         for image in ["glibc", "split", "musl"] {
             let container = Container::new(&host, image, &["/bin/sh", "-c", LOOK]).env(&["NVIDIA_VISIBLE_DEVICES=all"]);
-            let ran = container.run(runtime);
-            assert!(ran.ok, "{runtime} {image}: {}{}", ran.out, ran.err);
+            let result = container.run(runtime);
+            assert!(result.ok, "{runtime} {image}: {}{}", result.out, result.err);
             // The last line is the procfs folder, which every container of a host with a driver sees.
-            let output = ran.out.strip_suffix("nvidia\n").unwrap_or_else(|| panic!("{runtime} {image}: {}", ran.out));
+            let output =
+                result.out.strip_suffix("nvidia\n").unwrap_or_else(|| panic!("{runtime} {image}: {}", result.out));
             assert!(!output.contains("nvidia") && !output.contains("cuda"), "{runtime} {image}: {output}");
-            assert_eq!(ran.config, container.config, "{runtime} {image}");
+            assert_eq!(result.config, container.config, "{runtime} {image}");
             assert_eq!(container.changes(), [""; 0], "{runtime} {image}");
         }
     }
 }
 
-/// For a person at work: runs the shell script `$RIG_SCRIPT` in a host with two GPUs, and the tools `$RIG_TOOLS` if that is set.
+/// A development tool: runs the shell script `$RIG_SCRIPT` in a host with two GPUs. `$RIG_TOOLS` can select a tree of tools.
 #[test]
 #[ignore = "no claim, a tool"]
 fn script() {

@@ -1,8 +1,9 @@
 //! Elects the agent of this node that manages the engine.
 //!
-//! `/run/mpu/agents` has one file per agent, locked while the agent lives: the kernel drops the lock, also after a kill. The
-//! youngest living agent has the turn. In a rolling upgrade the new pod takes over; in a rollback the old pod takes over again.
-//! The last agent to leave takes the engine down.
+//! `/run/mpu/agents` has one file per agent, locked while the agent lives. The kernel drops the lock, also after a
+//! kill. The youngest living agent is the leader. In a rolling upgrade the new pod takes over; in a rollback the old
+//! pod takes over again. The last agent to leave unloads the engine. A second lock file, `gate`, serializes
+//! registration, election and leaving.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
@@ -15,58 +16,58 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A reboot clears it, as it does the engine.
+/// On a tmpfs: a reboot clears it, and unloads the engine.
 pub const AGENTS_DIR: &str = "/run/mpu/agents";
 
-const TURN_SUFFIX: &str = "turn";
+const LOCK_SUFFIX: &str = "turn";
 
-/// How long to wait for the gate. The last agent holds it while it takes the engine down, for half a minute at most.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long to wait for the gate. The last agent holds it while it unloads the engine, for at most 30 s.
+const GATE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Why an agent cannot take part.
+/// Why an agent cannot register, lead or leave.
 #[derive(Debug, thiserror::Error)]
-pub enum TurnError {
-    /// The name cannot be a file's.
+pub enum ElectionError {
+    /// The id cannot be part of a file's name.
     #[error("{id:?} is not a valid agent id: use up to 100 letters, digits, '-', '_' and '.'")]
     BadId { id: String },
-    /// Another agent has that name, and lives.
+    /// A living agent has this id.
     #[error("an agent named {id} runs on this node already")]
     Taken { id: String },
-    /// The configuration names an engine that no pod can be.
+    /// The configuration asks for the notify engine, which cannot run in a pod.
     #[error(
         "the configuration says engine = \"notify\", and a supervisor in a pod would end with the pod, and the containers' calls with it"
     )]
     NotifyInPod,
-    /// The node is to have an engine of its own, and has none.
+    /// The node needs its own notify engine, and has none.
     #[error("this node needs the notify engine of MPU's package, and it is not up")]
     NoNotifyEngine,
-    /// Another process does not let the gate go.
+    /// Another process holds the gate.
     #[error(transparent)]
     Held(HeldLock),
-    /// The meeting place cannot be used.
+    /// The folder of the agents cannot be used.
     #[error("cannot use {}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
 
-impl TurnError {
+impl ElectionError {
     fn facts(&self) -> Facts {
         use Exit::{Failed, Refused, Usage};
         let (code, exit, fix) = match self {
-            TurnError::BadId { .. } => ("agent_id", Usage, "pass the pod's uid as --id"),
-            TurnError::Taken { .. } => {
+            ElectionError::BadId { .. } => ("agent_id", Usage, "pass the pod's uid as --id"),
+            ElectionError::Taken { .. } => {
                 ("agent_runs", Failed, "give each agent an --id of its own, such as its pod's uid")
             }
-            TurnError::NotifyInPod => {
+            ElectionError::NotifyInPod => {
                 let fix = "install MPU's package on the node, with this configuration there, and take the node out of the DaemonSet";
                 ("notify_in_pod", Failed, fix)
             }
-            TurnError::NoNotifyEngine => {
+            ElectionError::NoNotifyEngine => {
                 let fix = "on the node: install MPU's package, set engine = \"notify\" in /etc/mpu/config.toml, and run mpu up; or \
                            change the node's label mpu-project.github.io/engine";
                 ("no_notify_engine", Failed, fix)
             }
-            TurnError::Held(held) => return (held.code(), held.exit(), held.fix()),
-            TurnError::Io { source, .. } => {
+            ElectionError::Held(held) => return (held.code(), held.exit(), held.fix()),
+            ElectionError::Io { source, .. } => {
                 let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
                 let fix = format!("mount the node's /run/mpu, writable: agents meet in {AGENTS_DIR}");
                 return ("agent_directory", if is_denied { Refused } else { Failed }, fix);
@@ -76,20 +77,20 @@ impl TurnError {
     }
 }
 
-mpu_host::explain_by_facts!(TurnError);
+mpu_host::explain_by_facts!(ElectionError);
 
-/// Whether an agent's name can be part of a file's.
-pub fn check_id(id: &str) -> Result<(), TurnError> {
+/// Checks that an agent's id can be part of a file's name.
+pub fn check_id(id: &str) -> Result<(), ElectionError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match !id.is_empty() && id.len() <= 100 && id.chars().all(fits) && !id.starts_with('.') {
         true => Ok(()),
-        false => Err(TurnError::BadId { id: id.to_string() }),
+        false => Err(ElectionError::BadId { id: id.to_string() }),
     }
 }
 
-/// The registration of an agent on this node. Dropping it gives it up.
+/// An agent's entry on this node. Dropping it unlocks the file, so that the agent counts as dead.
 #[derive(Debug)]
-pub struct Turn {
+pub struct Registration {
     dir: PathBuf,
     id: String,
     order: u64,
@@ -97,59 +98,60 @@ pub struct Turn {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Leave<T> {
-    /// No other agent lives. Has the result of the last agent's action.
+pub enum LeaveResult<T> {
+    /// No other agent lives. Holds the result of `last`.
     Last(T),
+    /// This agent is the leader now.
     To(String),
 }
 
-impl Turn {
+impl Registration {
     /// Registers an agent. After a crash an agent with the same name regains its old order.
-    pub fn take(host: &Host, id: &str) -> Result<Turn, TurnError> {
+    pub fn register(host: &Host, id: &str) -> Result<Registration, ElectionError> {
         check_id(id)?;
         let dir = host.at(AGENTS_DIR);
         fs::create_dir_all(&dir).map_err(at(&dir))?;
         // Root only: a process that locks a file here counts as an agent.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at(&dir))?;
-        let _gate = gate(&dir, PATIENCE)?;
+        let _gate = lock_gate(&dir, GATE_TIMEOUT)?;
         let others = live_agents(&dir, None)?;
         if others.iter().any(|(_, name)| name == id) {
-            return Err(TurnError::Taken { id: id.to_string() });
+            return Err(ElectionError::Taken { id: id.to_string() });
         }
-        let path = dir.join(format!("{id}.{TURN_SUFFIX}"));
+        let path = dir.join(format!("{id}.{LOCK_SUFFIX}"));
         let mut file = lock::open(&path).map_err(at(&path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| at(&path)(e.into()))?;
         let mut text = String::new();
-        // No number: no agent wrote the file to its end, so it has no old order.
+        // A file without a number was never written completely, so it has no old order.
         let saved = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
         let order = saved.unwrap_or_else(|| others.iter().map(|(order, _)| order + 1).max().unwrap_or(1));
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{order}")).map_err(at(&path))?;
         remove_dead_agents(&dir, &others, id);
-        Ok(Turn { dir, id: id.to_string(), order, _alive: file })
+        Ok(Registration { dir, id: id.to_string(), order, _alive: file })
     }
 
-    /// The agent that has the turn, if it is not this one.
-    pub fn other(&self) -> Result<Option<String>, TurnError> {
-        let _gate = gate(&self.dir, PATIENCE)?;
+    /// The leader, if it is not this agent.
+    pub fn other_leader(&self) -> Result<Option<String>, ElectionError> {
+        let _gate = lock_gate(&self.dir, GATE_TIMEOUT)?;
         let youngest = live_agents(&self.dir, Some(&self.id))?.into_iter().max();
         Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
     }
 
     /// Deregisters. If no other agent lives, `last` runs before one can register.
-    pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<Leave<T>, TurnError> {
-        let _gate = gate(&self.dir, PATIENCE)?;
+    pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<LeaveResult<T>, ElectionError> {
+        let _gate = lock_gate(&self.dir, GATE_TIMEOUT)?;
         let others = live_agents(&self.dir, Some(&self.id))?;
-        let _ = fs::remove_file(self.dir.join(format!("{}.{TURN_SUFFIX}", self.id)));
+        let _ = fs::remove_file(self.dir.join(format!("{}.{LOCK_SUFFIX}", self.id)));
         Ok(match others.into_iter().max() {
-            Some((_, id)) => Leave::To(id),
-            None => Leave::Last(last()),
+            Some((_, id)) => LeaveResult::To(id),
+            None => LeaveResult::Last(last()),
         })
     }
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> TurnError {
+fn at(path: &Path) -> impl FnOnce(io::Error) -> ElectionError {
     let path = path.to_path_buf();
-    move |source| TurnError::Io { path, source }
+    move |source| ElectionError::Io { path, source }
 }
 
 /// The files of the folder with one of these endings, each with its agent's name.
@@ -161,20 +163,20 @@ fn files(dir: &Path, endings: &[&str]) -> io::Result<Vec<(PathBuf, String)>> {
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| named(entry.path())).collect())
 }
 
-/// Locks out the registration, election and leaving of other agents.
-fn gate(dir: &Path, patience: Duration) -> Result<File, TurnError> {
+/// Locks the gate, which keeps other agents from registering, electing and leaving.
+fn lock_gate(dir: &Path, timeout: Duration) -> Result<File, ElectionError> {
     let path = dir.join("gate");
-    lock::take(&path, patience).map_err(|error| match error {
-        LockError::Io(source) => TurnError::Io { path, source },
-        LockError::Held(held) => TurnError::Held(held),
+    lock::take(&path, timeout).map_err(|error| match error {
+        LockError::Io(source) => ElectionError::Io { path, source },
+        LockError::Held(held) => ElectionError::Held(held),
     })
 }
 
-/// The living agents with their order, except one. Call it with the gate held: it tries locks.
-fn live_agents(dir: &Path, except: Option<&str>) -> Result<Vec<(u64, String)>, TurnError> {
+/// The living agents with their order, except one. The caller must hold the gate, because this tries the agents' locks.
+fn live_agents(dir: &Path, except: Option<&str>) -> Result<Vec<(u64, String)>, ElectionError> {
     let mut found = Vec::new();
     for (path, id) in
-        files(dir, &[TURN_SUFFIX]).map_err(at(dir))?.into_iter().filter(|(_, id)| Some(id.as_str()) != except)
+        files(dir, &[LOCK_SUFFIX]).map_err(at(dir))?.into_iter().filter(|(_, id)| Some(id.as_str()) != except)
     {
         let Ok(file) = File::open(&path) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
@@ -187,7 +189,7 @@ fn live_agents(dir: &Path, except: Option<&str>) -> Result<Vec<(u64, String)>, T
 
 /// Removes the files of dead agents.
 fn remove_dead_agents(dir: &Path, live_agents: &[(u64, String)], except: &str) {
-    for (path, stem) in files(dir, &[TURN_SUFFIX, "json"]).unwrap_or_default() {
+    for (path, stem) in files(dir, &[LOCK_SUFFIX, "json"]).unwrap_or_default() {
         if stem != except && !live_agents.iter().any(|(_, id)| *id == stem) {
             let _ = fs::remove_file(path);
         }
@@ -199,48 +201,56 @@ mod tests {
     use super::*;
     use mpu_host::host::fake::FakeHost;
 
-    fn turn(fake: &FakeHost, id: &str) -> Turn {
-        Turn::take(&fake.host(), id).expect("a place")
+    fn turn(fake: &FakeHost, id: &str) -> Registration {
+        Registration::register(&fake.host(), id).expect("a place")
     }
 
     #[test]
-    fn turn_returns_when_youngest_leaves() {
+    fn leadership_returns_when_youngest_leaves() {
         let fake = FakeHost::in_order();
         let old = turn(&fake, "old");
-        assert_eq!(old.other().expect("readable"), None);
+        assert_eq!(old.other_leader().expect("readable"), None);
         let new = turn(&fake, "new");
-        assert_eq!(old.other().expect("readable").as_deref(), Some("new"));
-        assert_eq!(new.other().expect("readable"), None);
-        assert_eq!(new.leave(|| "gone").expect("left"), Leave::To("old".to_string()), "the old one is still there");
-        assert_eq!(old.other().expect("readable"), None);
-        assert_eq!(old.leave(|| "gone").expect("left"), Leave::Last("gone"));
+        assert_eq!(old.other_leader().expect("readable").as_deref(), Some("new"));
+        assert_eq!(new.other_leader().expect("readable"), None);
+        assert_eq!(
+            new.leave(|| "gone").expect("left"),
+            LeaveResult::To("old".to_string()),
+            "the old one is still there"
+        );
+        assert_eq!(old.other_leader().expect("readable"), None);
+        assert_eq!(old.leave(|| "gone").expect("left"), LeaveResult::Last("gone"));
     }
 
     #[test]
     fn simultaneous_leavers_have_one_last() {
         let fake = FakeHost::in_order();
         for _ in 0..20 {
-            let turns = [turn(&fake, "a"), turn(&fake, "b")];
+            let registrations = [turn(&fake, "a"), turn(&fake, "b")];
             let left: Vec<_> = std::thread::scope(|scope| {
-                let threads = turns.map(|turn| scope.spawn(move || turn.leave(|| ()).expect("left")));
+                let threads = registrations.map(|turn| scope.spawn(move || turn.leave(|| ()).expect("left")));
                 threads.into_iter().map(|t| t.join().expect("ended")).collect()
             });
-            assert_eq!(left.iter().filter(|l| **l == Leave::Last(())).count(), 1, "{left:?}");
+            assert_eq!(left.iter().filter(|l| **l == LeaveResult::Last(())).count(), 1, "{left:?}");
         }
     }
 
     #[test]
-    fn killed_agent_regains_its_turn() {
+    fn killed_agent_regains_its_order() {
         let fake = FakeHost::in_order();
         let (old, new) = (turn(&fake, "old"), turn(&fake, "new"));
-        drop(old); // as the kernel does with the files of a killed process
+        drop(old); // The kernel closes the files of a killed process.
         let old = turn(&fake, "old");
-        assert_eq!(old.other().expect("readable").as_deref(), Some("new"), "it came back older than the new one");
+        assert_eq!(
+            old.other_leader().expect("readable").as_deref(),
+            Some("new"),
+            "it came back older than the new one"
+        );
         drop(new);
-        assert_eq!(old.other().expect("readable"), None);
+        assert_eq!(old.other_leader().expect("readable"), None);
         let third = turn(&fake, "third");
         assert!(!fake.host().at(AGENTS_DIR).join("new.turn").exists(), "the dead are forgotten");
-        assert_eq!(old.other().expect("readable").as_deref(), Some("third"));
+        assert_eq!(old.other_leader().expect("readable").as_deref(), Some("third"));
         drop(third);
     }
 
@@ -248,14 +258,14 @@ mod tests {
     fn names_are_checked_and_not_shared() {
         let fake = FakeHost::in_order();
         for id in ["", "../x", "a/b", ".hidden", &"x".repeat(101), "a b"] {
-            assert_eq!(Turn::take(&fake.host(), id).expect_err("refused").code(), "agent_id", "{id:?}");
+            assert_eq!(Registration::register(&fake.host(), id).expect_err("refused").code(), "agent_id", "{id:?}");
         }
         let _first = turn(&fake, "a");
-        assert_eq!(Turn::take(&fake.host(), "a").expect_err("refused").code(), "agent_runs");
+        assert_eq!(Registration::register(&fake.host(), "a").expect_err("refused").code(), "agent_runs");
     }
 
     #[test]
-    fn foreign_contents_are_no_order() {
+    fn malformed_turn_file_has_no_order() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/agents/a.turn", "nonsense");
         fake.write("/run/mpu/agents/b.turn", "-1");
@@ -268,8 +278,8 @@ mod tests {
         let fake = FakeHost::in_order();
         let turn = turn(&fake, "a");
         // A child of another test inherits the descriptor until it executes its program.
-        let _held = gate(&turn.dir, Duration::from_secs(60)).expect("free");
-        let error = gate(&turn.dir, Duration::from_millis(50)).expect_err("held");
+        let _held = lock_gate(&turn.dir, Duration::from_secs(60)).expect("free");
+        let error = lock_gate(&turn.dir, Duration::from_millis(50)).expect_err("held");
         assert_eq!((error.code(), error.exit()), ("lock_held", Exit::Failed));
         let us = format!("gate is held by process {}", std::process::id());
         assert!(error.to_string().contains(&us), "{error}");

@@ -1,7 +1,7 @@
 //! The probe's child: it becomes a client three times, twice from its main thread and once from another, and lists processes.
 //!
-//! Two clients of one thread show whether the driver repeats a process. The client of the other thread, which alone has
-//! memory, shows whether the driver knows processes or threads.
+//! Two clients of one thread show whether the driver lists a process twice. The client of the other thread is the only
+//! one with memory. It shows whether the driver tracks processes or threads.
 
 use mpu_host::driver::Release;
 use mpu_rm::{Client, Nodes, PidInfo, RmError, Samples};
@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use std::thread;
 
 /// Video memory of the second thread's client: clearly more than a client's own overhead.
-const TAKEN: u64 = 8 << 20;
+const MEMORY_BYTES: u64 = 8 << 20;
 
 /// What a caller in a fresh PID namespace saw of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
-pub struct Sighting {
+#[schemars(rename = "Sighting")]
+pub struct ChildObservation {
     /// The process's number in its namespace.
     pub own_pid: u32,
     /// Its number in its parent's namespace.
@@ -42,45 +43,54 @@ pub struct Details {
     pub outer: bool,
 }
 
-/// The clients that keep the process visible.
+/// The clients that keep the process in the driver's list.
 pub struct Clients {
     _main: [Client; 2],
     _other: Client,
 }
 
 /// Measures. `outer_pid` is this process's number in its parent's namespace.
-pub fn look(nodes: &(dyn Nodes + Sync), release: Release, outer_pid: u32) -> Result<(Sighting, Clients), RmError> {
+pub fn measure(
+    nodes: &(dyn Nodes + Sync),
+    release: Release,
+    outer_pid: u32,
+) -> Result<(ChildObservation, Clients), RmError> {
     let main = [Client::of_first_gpu(nodes, release)?, Client::of_first_gpu(nodes, release)?];
-    let asker = &main[0];
+    let client = &main[0];
     thread::scope(|scope| {
-        // The other thread must live during the measurement: a driver that counts threads forgets an ended one.
-        let (made, wait_made) = std::sync::mpsc::channel();
-        let (done, wait_done) = std::sync::mpsc::channel::<()>();
+        // The other thread must live during the measurement: a driver that tracks threads drops an ended one.
+        let (made, made_receiver) = std::sync::mpsc::channel();
+        let (done, done_receiver) = std::sync::mpsc::channel::<()>();
         let other = scope.spawn(move || {
             let opened = Client::of_first_gpu(nodes, release);
-            let memory = opened.as_ref().map(|client| client.take_memory(TAKEN)).unwrap_or(Ok(()));
+            let memory = opened.as_ref().map(|client| client.alloc_video_memory(MEMORY_BYTES)).unwrap_or(Ok(()));
             let _ = made.send((rustix::thread::gettid(), memory));
-            let _ = wait_done.recv();
+            let _ = done_receiver.recv();
             opened
         });
-        let (thread_id, memory) = wait_made.recv().expect("the thread sends before it ends");
-        let asked = query(asker, outer_pid, thread_id.as_raw_nonzero().get() as u32, memory);
+        let (thread_id, memory) = made_receiver.recv().expect("the thread sends before it ends");
+        let observation = query(client, outer_pid, thread_id.as_raw_nonzero().get() as u32, memory);
         drop(done);
         let other = other.join().expect("the thread does not panic")?;
-        Ok((asked?, other))
+        Ok((observation?, other))
     })
-    .map(|(sighting, other)| (sighting, Clients { _main: main, _other: other }))
+    .map(|(observation, other)| (observation, Clients { _main: main, _other: other }))
 }
 
-fn query(client: &Client, outer_pid: u32, thread_id: u32, memory: Result<(), RmError>) -> Result<Sighting, RmError> {
+fn query(
+    client: &Client,
+    outer_pid: u32,
+    thread_id: u32,
+    memory: Result<(), RmError>,
+) -> Result<ChildObservation, RmError> {
     let own_pid = std::process::id();
     let list = client.pids()?;
     let details = memory.and_then(|()| client.pid_info(&[own_pid, thread_id, outer_pid]));
     let details_error = details.as_ref().err().map(|error| error.to_string());
     let details = details.ok().map(|rows| {
-        let found = |i: usize| rows.get(i).is_some_and(|row: &PidInfo| row.result == 0 && row.memory >= TAKEN);
+        let found = |i: usize| rows.get(i).is_some_and(|row: &PidInfo| row.result == 0 && row.memory >= MEMORY_BYTES);
         Details { own: found(0), thread: found(1), outer: found(2) }
     });
     let samples = client.samples().ok().flatten();
-    Ok(Sighting { own_pid, outer_pid, thread_id, list, details, details_error, samples })
+    Ok(ChildObservation { own_pid, outer_pid, thread_id, list, details, details_error, samples })
 }

@@ -2,7 +2,7 @@
 
 use super::build::{NEXT, compile};
 use super::elf::Elf;
-use super::error::{ElsewhereError, ModuleError};
+use super::error::{ModuleError, OtherKernelError};
 use super::headers::{self, Headers};
 use super::sources::{self, SourceError, Sources};
 use crate::signing::{Key, Signer, is_signed};
@@ -50,7 +50,7 @@ pub struct BuildOptions {
 /// What was built.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Built")]
-pub struct Elsewhere {
+pub struct OtherKernelModule {
     /// The kernel's release.
     pub kernel: String,
     /// The processor: `x86_64` or `aarch64`.
@@ -70,17 +70,17 @@ pub struct Elsewhere {
 }
 
 /// Builds it. A failure leaves no module, but the log of a started build.
-pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
+pub fn build(host: &Host, options: &BuildOptions) -> Result<OtherKernelModule, ModuleError> {
     let began = Instant::now();
     let release = &options.release;
     let Headers { arch, tools } = headers::find(host, &options.headers, release, options.arch.as_deref())?;
     let sources = match &options.source {
         Some(dir) => Sources::in_directory(dir)?,
-        None => Sources::carried()?,
+        None => Sources::embedded()?,
     };
     let core = sources.files.iter().find(|(name, _)| name == "mpu_core.o_shipped");
     match core.and_then(|(_, bytes)| Elf::parse(bytes)?.arch()) {
-        Some(found) if found != arch => return Err(ElsewhereError::Core { found, wanted: arch }.into()),
+        Some(found) if found != arch => return Err(OtherKernelError::Core { found, wanted: arch }.into()),
         _ => {}
     }
     let key = options.sign_key.clone().zip(options.sign_cert.clone());
@@ -89,11 +89,11 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     let dir = options.out.join(release);
     let (module, next, log) = (dir.join("mpu.ko"), dir.join(NEXT), dir.join("build.log"));
     if let Some(path) = [&module, &next].into_iter().find(|path| fs::symlink_metadata(path).is_ok()) {
-        return Err(ElsewhereError::Exists { path: path.clone() }.into());
+        return Err(OtherKernelError::Exists { path: path.clone() }.into());
     }
     let at = |path: &Path| {
         let path = path.to_path_buf();
-        move |source| ElsewhereError::Out { path, source }
+        move |source| OtherKernelError::Out { path, source }
     };
     fs::create_dir_all(&dir).map_err(at(&dir))?;
     // Beside the result, for a rename within one file system. The name is random and the folder this user's alone.
@@ -106,33 +106,33 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     let built = compile(&tools, &inside, &log)?;
     let built_next = inside.join(NEXT);
     for (path, name) in [(&built, "mpu"), (&built_next, "mpu_next")] {
-        let wrong = |error| ElsewhereError::Wrong { error, log: log.clone() };
+        let wrong_module = |error| OtherKernelError::Wrong { error, log: log.clone() };
         let unreadable = |source| SourceError::Module { path: path.clone(), source };
-        let bytes = fs::read(path).map_err(|error| wrong(unreadable(error)))?;
-        sources::look(&bytes, path, name, release, arch).map_err(wrong)?;
+        let bytes = fs::read(path).map_err(|error| wrong_module(unreadable(error)))?;
+        sources::check_module(&bytes, path, name, release, arch).map_err(wrong_module)?;
         if let Some(signer) = &signer {
             signer.sign(path)?;
         }
         File::open(path).and_then(|file| file.sync_all()).map_err(at(path))?;
     }
-    let vermagic = fs::read(&built).ok().and_then(|bytes| sources::info(&bytes, "vermagic"));
+    let vermagic = fs::read(&built).ok().and_then(|bytes| sources::modinfo(&bytes, "vermagic"));
     let vermagic = vermagic.unwrap_or_default().trim().to_string();
     // The twin first: a module without it counts as incomplete.
-    put(&built_next, &next)?;
-    put(&built, &module).inspect_err(|_| drop(fs::remove_file(&next)))?;
+    move_to_new_name(&built_next, &next)?;
+    move_to_new_name(&built, &module).inspect_err(|_| drop(fs::remove_file(&next)))?;
     let signed = is_signed(&module);
     let (kernel, seconds) = (release.clone(), began.elapsed().as_secs_f64());
-    Ok(Elsewhere { kernel, arch, vermagic, module, next_module: next, log, signed, seconds })
+    Ok(OtherKernelModule { kernel, arch, vermagic, module, next_module: next, log, signed, seconds })
 }
 
 /// Moves a file to an unused name. A file that came there during the build stays.
-fn put(from: &Path, to: &Path) -> Result<(), ElsewhereError> {
+fn move_to_new_name(from: &Path, to: &Path) -> Result<(), OtherKernelError> {
     let path = to.to_path_buf();
     let from = tempfile::TempPath::try_from_path(from);
     let moved = from.and_then(|from| from.persist_noclobber(to).map_err(|failed| failed.error));
     moved.map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => ElsewhereError::Exists { path },
-        _ => ElsewhereError::Out { path, source },
+        io::ErrorKind::AlreadyExists => OtherKernelError::Exists { path },
+        _ => OtherKernelError::Out { path, source },
     })
 }
 

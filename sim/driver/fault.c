@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What no release does on purpose: the next control of a chosen number dies or hangs, and unloading takes its time. 0x52 is the next event.
- * All with no lock held, so that the rest of the driver goes on. What is for a control serves one and falls to 0.
+ * Faults on request: the next control with a chosen number oopses or hangs, or unloading is slow. Number 0x52 is the next fetch of an event.
+ * No lock is held, so the rest of the driver continues. `oops` and `hang` apply to one call, and are then reset to 0.
  */
 #include <linux/delay.h>
 #include <linux/module.h>
@@ -31,7 +31,7 @@ static unsigned int exit_ms;
 module_param(exit_ms, uint, 0644);
 MODULE_PARM_DESC(exit_ms, "how long the driver takes to be unloaded, in milliseconds");
 
-void mishap_at_exit(void)
+void fault_at_exit(void)
 {
 	msleep(exit_ms);
 }
@@ -53,8 +53,8 @@ static void stay(void)
 	}
 }
 
-/* The parameters have been copied in: a handler's place, but without the lock that a dead one would keep. */
-void mishap_before(NvU32 cmd)
+/* Called after the parameters are copied in, in place of the handler, but without the lock that a dead task would keep. */
+void fault_before(NvU32 cmd)
 {
 	if (taken(&oops, cmd)) {
 		NvU32 *nowhere = NULL;

@@ -1,7 +1,7 @@
 //! Finds and executes the low-level runtime.
 //!
-//! Source: NVIDIA Container Toolkit, `[nvidia-container-runtime] runtimes`: the first of the list that is there; a
-//! name is looked for on PATH, a path is taken as it is.
+//! Source: NVIDIA Container Toolkit, `[nvidia-container-runtime] runtimes`: the first one that exists. A name is searched on PATH; a
+//! path is used unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,38 +13,38 @@ use std::process::Command;
 
 use thiserror::Error;
 
-/// Where a program is looked for when there is no PATH, as it can be for an engine's children.
+/// The default if PATH is unset, as it can be for an engine's children.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug, Error)]
-pub enum LowError {
+pub enum LowLevelError {
     #[error("no OCI runtime is named in the configuration: nvidia-container-runtime.runtimes is empty")]
-    NoneNamed,
+    NoneConfigured,
     #[error("none of these OCI runtimes was found: {named} (searched {searched})")]
     NotFound { named: String, searched: String },
     #[error("the OCI runtime {} is this program itself: nvidia-container-runtime.runtimes must name a runtime such as runc", .0.display())]
-    Ourselves(PathBuf),
+    IsWrapper(PathBuf),
     #[error("cannot run the OCI runtime {}", .0.display())]
     Exec(PathBuf, #[source] io::Error),
 }
 
-pub(super) fn find(named: &[String], path: Option<&OsStr>) -> Result<PathBuf, LowError> {
+pub(super) fn find(named: &[String], path: Option<&OsStr>) -> Result<PathBuf, LowLevelError> {
     if named.is_empty() {
-        return Err(LowError::NoneNamed);
+        return Err(LowLevelError::NoneConfigured);
     }
     let path = path.filter(|path| !path.is_empty()).unwrap_or(OsStr::new(PATH));
     let own = fs::metadata("/proc/self/exe").ok().map(|meta| (meta.dev(), meta.ino()));
-    let mut ourselves = None;
+    let mut wrapper = None;
     for found in named.iter().flat_map(|name| candidates(name, path)) {
-        let Some(meta) = fs::metadata(&found).ok().filter(runs) else { continue };
+        let Some(meta) = fs::metadata(&found).ok().filter(is_executable) else { continue };
         if own != Some((meta.dev(), meta.ino())) && !is_our_script(&found) {
             return Ok(found);
         }
-        ourselves.get_or_insert(found);
+        wrapper.get_or_insert(found);
     }
-    Err(match ourselves {
-        Some(found) => LowError::Ourselves(found),
-        None => LowError::NotFound { named: named.join(", "), searched: path.to_string_lossy().into_owned() },
+    Err(match wrapper {
+        Some(found) => LowLevelError::IsWrapper(found),
+        None => LowLevelError::NotFound { named: named.join(", "), searched: path.to_string_lossy().into_owned() },
     })
 }
 
@@ -56,24 +56,24 @@ fn candidates(name: &str, path: &OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|dir| dir.is_absolute() && !name.is_empty()).map(|dir| dir.join(name)).collect()
 }
 
-/// Whether this is what the installer puts beside this executable under our names: a script that starts it again.
+/// Whether this is the installer's script beside this executable, which has one of our names and starts us again.
 fn is_our_script(found: &Path) -> bool {
     let Ok(real) = found.canonicalize() else { return false };
     let identity = |folder: Option<&Path>| fs::metadata(folder?).ok().map(|meta| (meta.dev(), meta.ino()));
-    let is_named_so =
-        real.file_name().is_some_and(|name| super::PROGRAM.nvidia.iter().any(|own_name| name == *own_name));
+    let has_our_name =
+        real.file_name().is_some_and(|name| super::PROGRAM.nvidia_names.iter().any(|own_name| name == *own_name));
     let own = crate::executable::path().ok();
-    is_named_so
+    has_our_name
         && identity(real.parent()).is_some_and(|folder| Some(folder) == identity(own.as_deref().and_then(Path::parent)))
 }
 
-fn runs(meta: &fs::Metadata) -> bool {
+fn is_executable(meta: &fs::Metadata) -> bool {
     meta.is_file() && meta.permissions().mode() & 0o111 != 0
 }
 
 /// Executes the runtime in this process. Returns only an error.
-pub(super) fn exec(runtime: &Path, arguments: &[OsString]) -> LowError {
-    LowError::Exec(runtime.into(), Command::new(runtime).args(arguments.iter().skip(1)).exec())
+pub(super) fn exec(runtime: &Path, arguments: &[OsString]) -> LowLevelError {
+    LowLevelError::Exec(runtime.into(), Command::new(runtime).args(arguments.iter().skip(1)).exec())
 }
 
 #[cfg(test)]
@@ -111,12 +111,12 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         std::os::unix::fs::symlink(&own, dir.path().join("runc")).unwrap();
         let alone = find(&named(&["runc"]), Some(dir.path().as_os_str())).unwrap_err();
-        assert!(matches!(&alone, LowError::Ourselves(path) if path.ends_with("runc")), "{alone}");
+        assert!(matches!(&alone, LowLevelError::IsWrapper(path) if path.ends_with("runc")), "{alone}");
         program(dir.path(), "crun", 0o755);
         assert_eq!(find(&named(&["runc", "crun"]), Some(dir.path().as_os_str())).unwrap(), dir.path().join("crun"));
     }
 
-    /// The wrapper and the script would start each other for ever.
+    /// Otherwise the wrapper and the script would start each other for ever.
     #[test]
     fn own_wrapper_script_is_not_runtime() {
         let own = std::env::current_exe().unwrap();
@@ -128,10 +128,10 @@ mod tests {
         let link = dir.path().join("nvidia-container-runtime.legacy");
         for named_so in [&script, &link] {
             let alone = find(&named(&[named_so.to_str().unwrap()]), None).unwrap_err();
-            assert!(matches!(&alone, LowError::Ourselves(path) if path == named_so), "{alone}");
+            assert!(matches!(&alone, LowLevelError::IsWrapper(path) if path == named_so), "{alone}");
         }
         fs::remove_file(&script).unwrap();
-        // Another make's, elsewhere, is a runtime like any other.
+        // A script of this name in another folder is a runtime.
         fs::remove_file(&link).unwrap();
         program(dir.path(), "nvidia-container-runtime.legacy", 0o755);
         assert_eq!(find(&named(&[link.to_str().unwrap()]), None).unwrap(), link);

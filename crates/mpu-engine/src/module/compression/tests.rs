@@ -17,7 +17,7 @@ fn in_order() -> FakeHost {
 }
 
 fn unpack(fake: &FakeHost) -> Result<PathBuf, ModuleError> {
-    plain(&fake.host(), RELEASE, &fake.host().at(PACKED), "installed")
+    uncompressed_path(&fake.host(), RELEASE, &fake.host().at(PACKED), "installed")
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -49,7 +49,7 @@ fn module_and_twin_unpack_without_leftovers() {
     assert_eq!(names(&folder), ["lock", "mpu.ko"], "a twin of another module is none");
 
     let plain_one = fake.host().at("/m/mpu.ko");
-    assert_eq!(plain(&fake.host(), RELEASE, &plain_one, "installed").expect("as it is"), plain_one);
+    assert_eq!(uncompressed_path(&fake.host(), RELEASE, &plain_one, "installed").expect("as it is"), plain_one);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn failed_unpack_keeps_previous_module() {
 
 /// A reader of the store finds both files, complete, at any moment while others unpack.
 #[test]
-fn unpackers_do_not_disturb_each_other_or_reader() {
+fn concurrent_unpacking_keeps_files_complete() {
     let fake = in_order();
     let text = "m".repeat(300_000);
     fake.write(PACKED, &text);

@@ -1,5 +1,5 @@
 //! Converts between host PIDs and PIDs of a namespace, either by ioctls on the namespace (Linux 6.11) or by `/proc` (`process_cache`).
-//! Both are exact at the time of the call: a reused PID is never taken for the earlier process.
+//! Both are exact at the time of the call: a reused PID never yields the earlier process.
 
 use crate::caller::namespace::{Id, Namespace};
 use crate::caller::proc_folder::of_process;
@@ -22,7 +22,7 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// `Kernel` where the kernel has those ioctls.
+    /// `Kernel` if the kernel has the ioctls, else `Proc`.
     pub fn of_this_kernel() -> Lookup {
         let answer = Namespace::own().and_then(|own| {
             let pid = HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?;
@@ -39,8 +39,8 @@ impl Lookup {
     }
 }
 
-/// PIDs of one namespace, for one call.
-pub(crate) struct Numbers<'a> {
+/// Looks up PIDs of one namespace, for one call.
+pub(crate) struct PidLookup<'a> {
     namespace: &'a Namespace,
     lookup: Lookup,
     /// Host PIDs by PID in the namespace, from a walk through `/proc`: at most one walk in a call.
@@ -48,14 +48,14 @@ pub(crate) struct Numbers<'a> {
     cache: &'a ProcessCache,
 }
 
-impl<'a> Numbers<'a> {
-    pub(crate) fn new(namespace: &'a Namespace, lookup: Lookup, cache: &'a ProcessCache) -> Numbers<'a> {
-        Numbers { namespace, lookup, walk_result: RefCell::new(None), cache }
+impl<'a> PidLookup<'a> {
+    pub(crate) fn new(namespace: &'a Namespace, lookup: Lookup, cache: &'a ProcessCache) -> PidLookup<'a> {
+        PidLookup { namespace, lookup, walk_result: RefCell::new(None), cache }
     }
 
     /// The PID of a cached process, whose PIDs never change.
     pub(crate) fn view_of_process(&self, process: &Process) -> Option<ViewPid> {
-        process.number_in(self.namespace.id())
+        process.pid_in(self.namespace.id())
     }
 
     /// The PID in the namespace of a host process.
@@ -80,17 +80,19 @@ impl<'a> Numbers<'a> {
     /// Host PIDs of all processes of the namespace, by their PID there.
     fn walk(&self) -> HashMap<ViewPid, HostPid> {
         let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
-        let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        // Most processes of a host are in few namespaces, so results are remembered by namespace.
-        let mut known = HashMap::new();
-        let hosts = numbers.filter_map(HostPid::new).filter(|host| self.is_inside(*host, &mut known) == Some(true));
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // Most processes of a host are in few namespaces, so results are cached by namespace.
+        let mut is_inside_by_namespace = HashMap::new();
+        let hosts = pids
+            .filter_map(HostPid::new)
+            .filter(|host| self.is_inside(*host, &mut is_inside_by_namespace) == Some(true));
         hosts.filter_map(|host| Some((self.cache.view_of(self.namespace.id(), host)?, host))).collect()
     }
 
     /// Whether a process is in the namespace or in a descendant of it.
-    fn is_inside(&self, pid: HostPid, known: &mut HashMap<Id, (Namespace, bool)>) -> Option<bool> {
+    fn is_inside(&self, pid: HostPid, is_inside_by_namespace: &mut HashMap<Id, (Namespace, bool)>) -> Option<bool> {
         let folder = of_process(pid).ok()?;
-        if let Some((_, is_inside)) = known.get(&folder.identity("ns/pid").ok()?) {
+        if let Some((_, is_inside)) = is_inside_by_namespace.get(&folder.identity("ns/pid").ok()?) {
             return Some(*is_inside);
         }
         let namespace = Namespace::new(folder.pid_namespace().ok()?).ok()?;
@@ -101,7 +103,7 @@ impl<'a> Numbers<'a> {
             next = at.parent().ok();
         }
         // Kept open during the walk, so no other namespace gets its inode number meanwhile.
-        known.insert(namespace.id(), (namespace, is_inside));
+        is_inside_by_namespace.insert(namespace.id(), (namespace, is_inside));
         Some(is_inside)
     }
 }
@@ -114,7 +116,7 @@ mod tests {
     /// A process that is PID 1 of a new namespace, and one below it.
     fn spawn_nested() -> Option<Vec<Child>> {
         let children = std::thread::spawn(|| {
-            mpu_host::own::unshare_pid_namespace_of_children().ok()?;
+            mpu_host::sys::unshare_pid_namespace_of_children().ok()?;
             let sleep = || Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().ok();
             Some(vec![sleep()?, sleep()?])
         });
@@ -135,30 +137,30 @@ mod tests {
         let namespace =
             of_process(pids[1]).and_then(|folder| folder.pid_namespace()).and_then(Namespace::new).expect("theirs");
         assert_ne!(namespace.id(), Namespace::own().expect("ours").id());
-        let mut ways = vec![Lookup::Proc];
+        let mut methods = vec![Lookup::Proc];
         match Lookup::of_this_kernel() {
-            Lookup::Kernel => ways.push(Lookup::Kernel),
+            Lookup::Kernel => methods.push(Lookup::Kernel),
             Lookup::Proc => println!("skipped: this kernel has no PID ioctls of namespaces: Linux 6.11"),
         }
         let cache = ProcessCache::default();
-        for way in ways {
-            let numbers = Numbers::new(&namespace, way, &cache);
+        for method in methods {
+            let lookup = PidLookup::new(&namespace, method, &cache);
             for (view, pid) in (1..).zip(&pids) {
-                assert_eq!(numbers.view_of(*pid), ViewPid::new(view), "{way:?}");
-                assert_eq!(numbers.host_of(ViewPid::new(view).expect("a PID")), Some(*pid), "{way:?}");
+                assert_eq!(lookup.view_of(*pid), ViewPid::new(view), "{method:?}");
+                assert_eq!(lookup.host_of(ViewPid::new(view).expect("a PID")), Some(*pid), "{method:?}");
             }
-            assert_eq!(numbers.view_of(host(std::process::id())), None, "{way:?}: we are not in there");
-            assert_eq!(numbers.host_of(ViewPid::new(3).expect("a PID")), None, "{way:?}: there are two");
+            assert_eq!(lookup.view_of(host(std::process::id())), None, "{method:?}: we are not in there");
+            assert_eq!(lookup.host_of(ViewPid::new(3).expect("a PID")), None, "{method:?}: there are two");
         }
         for child in children.iter_mut().rev() {
             let _ = child.kill();
             let _ = child.wait();
         }
         // Cached results are not used any more.
-        for way in [Lookup::Proc, Lookup::of_this_kernel()] {
-            let numbers = Numbers::new(&namespace, way, &cache);
-            assert_eq!(numbers.host_of(ViewPid::new(2).expect("a PID")), None, "{way:?}");
-            assert_eq!(numbers.view_of(pids[1]), None, "{way:?}");
+        for method in [Lookup::Proc, Lookup::of_this_kernel()] {
+            let lookup = PidLookup::new(&namespace, method, &cache);
+            assert_eq!(lookup.host_of(ViewPid::new(2).expect("a PID")), None, "{method:?}");
+            assert_eq!(lookup.view_of(pids[1]), None, "{method:?}");
         }
     }
 
@@ -172,11 +174,11 @@ mod tests {
         });
         let thread_id = host(receiver.recv().expect("its number"));
         let (own, cache) = (Namespace::own().expect("ours"), ProcessCache::default());
-        for way in [Lookup::Proc, Lookup::of_this_kernel()] {
-            let numbers = Numbers::new(&own, way, &cache);
-            assert_eq!(numbers.view_of(thread_id), None, "{way:?}");
+        for method in [Lookup::Proc, Lookup::of_this_kernel()] {
+            let lookup = PidLookup::new(&own, method, &cache);
+            assert_eq!(lookup.view_of(thread_id), None, "{method:?}");
             let same = ViewPid::new(std::process::id());
-            assert_eq!(numbers.view_of(host(std::process::id())), same, "{way:?}");
+            assert_eq!(lookup.view_of(host(std::process::id())), same, "{method:?}");
         }
         drop(stop);
         let _ = thread.join();

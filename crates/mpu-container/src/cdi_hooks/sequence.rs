@@ -1,7 +1,6 @@
 //! Several hooks in one process: `in-turn HOOK … -- HOOK …`.
 //!
-//! A runtime starts a process for each hook, which takes longer than most hooks. All arguments are checked first; then the hooks run in
-//! order until one fails.
+//! Starting a process takes longer than most hooks. All arguments are checked first. Then the hooks run in order until one fails.
 
 use super::outcome::HookError;
 use super::state;
@@ -12,35 +11,35 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::rc::Rc;
 
-/// The word before several hooks.
+/// The argument before several hooks.
 pub const IN_TURN: &str = "in-turn";
-/// The word between two of them.
-pub const BETWEEN: &str = "--";
+/// The argument between two hooks.
+pub const SEPARATOR: &str = "--";
 
 /// The arguments of each hook, with the program's name.
 pub(super) fn split(arguments: Vec<OsString>) -> Vec<Vec<OsString>> {
     match arguments.as_slice() {
         [name, word, hooks @ ..] if word == IN_TURN => {
             let with_name = |hook: &[OsString]| [std::slice::from_ref(name), hook].concat();
-            hooks.split(|word| word == BETWEEN).map(with_name).collect()
+            hooks.split(|word| word == SEPARATOR).map(with_name).collect()
         }
         _ => vec![arguments],
     }
 }
 
-/// Cached container roots by the file of their state: standard input can be read only once.
+/// Container roots by the file of their state. A cache, because standard input can be read only once.
 #[derive(Default)]
-pub(super) struct Roots(RefCell<BTreeMap<OsString, Rc<Root>>>);
+pub(super) struct RootCache(RefCell<BTreeMap<OsString, Rc<Root>>>);
 
-impl Roots {
+impl RootCache {
     pub(super) fn of(&self, spec: &OsStr) -> Result<Rc<Root>, HookError> {
         let spec = if spec == "-" { OsStr::new("") } else { spec };
         if let Some(root) = self.0.borrow().get(spec) {
             return Ok(root.clone());
         }
-        let path = state::root(Path::new(spec))?;
+        let path = state::container_root(Path::new(spec))?;
         let root = Rc::new(Root::open(&path)?);
-        if root.is_ours()? {
+        if root.is_process_root()? {
             return Err(HookError::Host { path });
         }
         self.0.borrow_mut().insert(spec.to_owned(), root.clone());
