@@ -16,7 +16,7 @@ pub fn doctor() -> Result<Outcome> {
     let name = os.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("unknown").trim_matches('"');
     let mut out = vec![format!("system    {name}, {}", std::env::consts::ARCH)];
     if std::env::consts::ARCH != "x86_64" {
-        out.push("          guests and the module are x86-64 only".to_owned());
+        out.push("          only x86-64 machines build guests and the module, also those for arm64".to_owned());
     }
     let rust = output(Command::new("rustc").arg("--version"));
     out.push(format!("rust      {}", rust.as_deref().unwrap_or("missing: ./x installs one").trim()));

@@ -160,7 +160,7 @@ impl Rust {
             };
             let has_core = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/core/src/lib.rs").exists();
             let is_new = output(Command::new(&rustc).arg("--version").env_remove("RUSTUP_TOOLCHAIN"))
-                .is_ok_and(|v| minor(&v) >= Some(87));
+                .is_ok_and(|v| minor(&v) >= Some(88));
             if has_core && is_new {
                 return Ok(Some(Self { cargo: cargo.into(), rustc: rustc.into() }));
             }

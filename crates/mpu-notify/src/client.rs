@@ -10,12 +10,14 @@ use mpu_os::socket;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
 /// Limit for each read and write.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit of an answer: with the most listeners, the state has some 600 KiB.
+const MAX_ANSWER: u64 = 4 << 20;
 
 /// State of a supervisor. A later version may have more fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,13 +131,11 @@ fn query(host: &Host, request: &str) -> Result<Option<String>, NotifyError> {
         }
         Err(source) => return Err(NotifyError::File { path, source }),
     };
-    let mut answer = String::new();
-    let exchange = stream
-        .set_read_timeout(Some(TIMEOUT))
-        .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)))
+    let answer = stream
+        .set_write_timeout(Some(TIMEOUT))
         .and_then(|()| stream.write_all(request.as_bytes()))
         .and_then(|()| stream.shutdown(Shutdown::Write))
-        .and_then(|()| stream.read_to_string(&mut answer));
-    exchange.map_err(|source| NotifyError::NoAnswer { source })?;
-    Ok(Some(answer))
+        .and_then(|()| socket::read_to_end(&stream, MAX_ANSWER, TIMEOUT))
+        .and_then(|answer| String::from_utf8(answer).map_err(io::Error::other));
+    answer.map(Some).map_err(|source| NotifyError::NoAnswer { source })
 }

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::sleep;
@@ -30,6 +30,29 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// Reads to the end of a stream, at most `limit` bytes.
+///
+/// # Errors
+/// `WouldBlock` if the other side has not closed its end, nor sent `limit` bytes, within `timeout`, however often it sends some.
+pub fn read_to_end(stream: &UnixStream, limit: u64, timeout: Duration) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + timeout;
+    let (mut bytes, mut stream) = (Vec::new(), stream.take(limit));
+    loop {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        stream.get_ref().set_read_timeout(Some(remaining))?;
+        let mut part = [0; 4096];
+        match stream.read(&mut part) {
+            Ok(0) => return Ok(bytes),
+            Ok(read) => bytes.extend_from_slice(&part[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -71,6 +94,27 @@ mod tests {
         stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let error = io::Read::read(&mut { &stream }, &mut [0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "reading waits");
+    }
+
+    #[test]
+    fn read_ends_at_end_limit_or_timeout() {
+        let pair = || UnixStream::pair().unwrap();
+        let (mut sender, receiver) = pair();
+        io::Write::write_all(&mut sender, &[7; 10_000]).unwrap();
+        assert_eq!(read_to_end(&receiver, 9_000, Duration::from_secs(60)).unwrap(), [7; 9_000]);
+        drop(sender);
+        assert_eq!(read_to_end(&receiver, 9_000, Duration::from_secs(60)).unwrap(), [7; 1_000]);
+        // Each byte would renew a timeout of one read.
+        let (mut sender, receiver) = pair();
+        let drips = std::thread::spawn(move || {
+            while io::Write::write(&mut sender, b"x").is_ok() {
+                sleep(Duration::from_millis(10));
+            }
+        });
+        let error = read_to_end(&receiver, u64::MAX, Duration::from_millis(100)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(receiver);
+        drips.join().unwrap();
     }
 
     #[test]

@@ -146,8 +146,9 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
         match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 console.add_line(began.elapsed(), processor::used(pid), &line, loud);
-                if let Some(line) = console.lines.last() {
-                    writeln!(log, "{line}").context("cannot write the log")?;
+                if let Some(Err(error)) = console.lines.last().map(|line| writeln!(log, "{line}")) {
+                    console.faults.push(format!("cannot write the log: {error}"));
+                    break;
                 }
                 // A guest that prints endlessly never times out in the channel.
                 if Instant::now() >= deadline {

@@ -62,7 +62,7 @@ impl<'a> Lane<'a> {
 
     pub fn leave(&mut self) {
         if let Some((stage, began, used)) = self.now.take() {
-            self.clock.add(stage, began.elapsed(), processor::used_by_thread() - used);
+            self.clock.add(stage, began.elapsed(), processor::used_by_thread().saturating_sub(used));
         }
     }
 }

@@ -123,7 +123,7 @@ enum Hook {
 
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     // NVIDIA's CDI files set these variables, older ones the second names.
-    let is_on = |name| std::env::var(name).is_ok_and(|word| matches!(word.as_str(), "1" | "t" | "true"));
+    let is_on = |name| std::env::var(name).is_ok_and(|value| crate::config::edit::parse_bool(&value) == Some(true));
     let debug = ["NVIDIA_CTK_DEBUG", "NVIDIA_CDI_DEBUG"].into_iter().any(is_on);
     let quiet = ["NVIDIA_CTK_QUIET", "NVIDIA_CDI_QUIET"].into_iter().any(is_on);
     let calls = match parse_all(arguments) {

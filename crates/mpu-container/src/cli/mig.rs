@@ -30,9 +30,11 @@ pub fn gpus<'a>(
 ) -> Result<Vec<&'a Gpu>, MigOptionError> {
     let is_all = |value: &String| value.eq_ignore_ascii_case("all");
     let mut values = values.iter().filter(|value| !value.is_empty());
+    if let Some(value) = values.clone().find(|value| !is_all(value)) {
+        return Err(MigOptionError::NotAll(value.clone()));
+    }
     match values.next() {
         None => return Ok(Vec::new()),
-        Some(value) if !is_all(value) => return Err(MigOptionError::NotAll(value.clone())),
         Some(_) if !selection.migs.is_empty() && !devices.iter().any(is_all) => {
             return Err(MigOptionError::SelectedMig(option));
         }

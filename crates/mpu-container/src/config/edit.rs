@@ -172,7 +172,7 @@ fn replace_commented_line(text: &str, tables: &[&str], word: &str, value: &Value
         let shown = line.strip_prefix('#').and_then(|rest| rest.split_once('='));
         table == tables.join(".") && shown.is_some_and(|(name, _)| name.trim() == word)
     })?;
-    let end = if line.ends_with('\n') { "\n" } else { "" };
+    let end = line[line.trim_end_matches(['\r', '\n']).len()..].to_string();
     *line = format!("{word} = {}{end}", value.to_string().trim());
     let changed = lines.concat();
     // The line may be part of a multi-line string: then the changed text does not have the key.

@@ -242,8 +242,9 @@ impl Configure {
                 self.runtime.kebab_name()
             ));
         }
-        let release = source::containerd_release(Path::new("/"), non_empty(&self.executable_path));
-        if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
+        if self.runtime == Engine::Containerd
+            && source::containerd_release(Path::new("/"), non_empty(&self.executable_path)) >= Some((2, 0))
+        {
             request.containerd_version = 3;
         }
         Ok(request)

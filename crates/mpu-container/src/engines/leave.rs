@@ -39,7 +39,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     if let Err(error) = Args::try_parse_from(arguments) {
         return program::print_clap_error(&error);
     }
-    let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
+    let this = crate::executable::path().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let mut failed = false;
     for engine in Engine::value_variants() {
         let mut files = Files::of(*engine);

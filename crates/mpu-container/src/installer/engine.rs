@@ -129,7 +129,8 @@ impl Host {
         } else {
             "cdi-enabled"
         });
-        let release = source::containerd_release(&self.root, self.program.as_deref());
+        let is_containerd_2 = self.files.engine == Engine::Containerd
+            && source::containerd_release(&self.root, self.program.as_deref()) >= Some((2, 0));
         let prefixes = options.list("nvidia-container-runtime.modes.cdi.annotation-prefixes");
         let requests = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
             let mut request = RuntimeRequest::new(&name, &folder.join(program).display().to_string());
@@ -139,7 +140,7 @@ impl Host {
             };
             request.cdi = cdi;
             request.runtime_type = options.text("runtime-type").into();
-            if self.files.engine == Engine::Containerd && release >= Some((2, 0)) {
+            if is_containerd_2 {
                 request.containerd_version = 3;
             }
             if !prefixes.is_empty() {

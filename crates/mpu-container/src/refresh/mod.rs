@@ -129,7 +129,7 @@ pub fn refresh(root: &DriverRoot, output: &Path) -> Result<Outcome, RefreshError
 fn generate_text(root: &DriverRoot) -> Result<String, GenerateError> {
     let program = executable::path().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let request = Request {
-        kind: Kind::new("nvidia.com", "gpu").map_err(|_| GenerateError::Nothing("kind"))?,
+        kind: Kind::new("nvidia.com", "gpu").expect("a valid kind"),
         mode: Mode::Nvml,
         names: vec![Naming::Index, Naming::Uuid],
         devices: vec!["all".into()],

@@ -84,10 +84,10 @@ pub fn raise(
         file => site.insert_file(file),
     };
     match raised {
-        Ok(raised) => {
-            let state = raised.state.map(|state| load::check_attached(host, kernel, state, driver)).transpose()?;
-            Ok(Raised { state, passed_over, ..raised })
-        }
+        Ok(raised) => match raised.state.map(|state| load::check_attached(host, kernel, state, driver)).transpose() {
+            Ok(state) => Ok(Raised { state, passed_over, ..raised }),
+            Err(error) => Err(error.after(passed_over)),
+        },
         // Another `mpu up` was faster.
         Err(error) if insert_errno(&error) == Some(libc::EEXIST) => match state::read(host)? {
             Some(state) => plan::accept_same_version(state).map(|state| raised_from_record(host, state)),

@@ -57,7 +57,7 @@ pub fn swap(
 }
 
 /// Loads an instance that takes over from the other. If it could not, and the kernel must not free it yet, it begins retired
-/// (mpu_stays() in kmod/mpu_main.c): the other one stays at work.
+/// (mpu_is_stuck() in kmod/mpu_stuck.c): the other one stays at work.
 fn insert_and_take_over(
     host: &Host,
     kernel: &dyn Kernel,

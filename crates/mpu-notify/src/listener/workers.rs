@@ -47,27 +47,24 @@ impl Listener {
     }
 }
 
-/// Starts a listener's threads; the last one to end calls `on_end`. Fails only if no thread could be started.
+/// Starts a listener's threads; the last one to end calls `on_end`. Fails only if none runs and `on_end` was not called.
 pub(crate) fn start_threads(
     listener: &Arc<Listener>,
     setting: &Arc<Setting>,
     journal: &Arc<Journal>,
     on_end: impl Fn(&Listener) + Send + Clone + 'static,
 ) -> io::Result<()> {
-    let mut failed = None;
     // Set before any of them can end.
     listener.threads.store(THREADS, SeqCst);
     for thread in 0..THREADS {
-        let started = start_thread(listener, setting, journal, thread, on_end.clone());
-        if let Err(error) = started {
-            listener.threads.fetch_sub(1, SeqCst);
-            failed = Some(error);
+        // Whoever takes the last one away, a thread or this loop, knows that none runs.
+        if let Err(error) = start_thread(listener, setting, journal, thread, on_end.clone())
+            && listener.threads.fetch_sub(1, SeqCst) == 1
+        {
+            return Err(error);
         }
     }
-    match failed {
-        Some(error) if listener.threads.load(SeqCst) == 0 => Err(error),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 fn start_thread(

@@ -15,12 +15,13 @@ use mpu_host::config::{Config, rules};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::phase::Phase;
 use mpu_host::time::now;
+use mpu_os::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -275,12 +276,8 @@ impl Daemon {
 
     /// Answers one request of root.
     fn answer_request(&self, mut stream: UnixStream) -> Option<End> {
-        let _ = stream.set_read_timeout(Some(TIMEOUT));
         let _ = stream.set_write_timeout(Some(TIMEOUT));
-        let mut request = String::new();
-        if (&stream).take(MAX_REQUEST).read_to_string(&mut request).is_err() {
-            return None;
-        }
+        let request = String::from_utf8(socket::read_to_end(&stream, MAX_REQUEST, TIMEOUT).ok()?).ok()?;
         let (command, rest) = request.split_once('\n').unwrap_or((&request, ""));
         let mut end = None;
         let reply = match command.trim() {

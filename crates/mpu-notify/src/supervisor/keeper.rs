@@ -15,10 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -56,7 +56,9 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
         let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         signal_hook::flag::register(signal, ignored).map_err(failed)?;
     }
-    let _ = std::fs::create_dir_all(Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/")));
+    // Its sockets have their modes only after they are bound: no other user may come this far.
+    let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
+    let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let Some(_lock) = take_lock(Path::new(LOCK)).map_err(failed)? else {
         log!("another keeper runs already, so this one ends");
         return Ok(());

@@ -200,9 +200,6 @@ fn nri(host: &Host) -> CheckResult {
     }
     let plugins = presence::plugins(host);
     let of = |standing| plugins.iter().find(|plugin: &&Plugin| plugin.standing == standing);
-    if let Some(plugin) = of(Standing::Serves) {
-        return CheckResult::ok(&plugin.words);
-    }
     if let Some(plugin) = of(Standing::Partly) {
         let what =
             format!("{}, which sends no profiles: only containers without a seccomp profile are served", plugin.words);
@@ -219,6 +216,9 @@ fn nri(host: &Host) -> CheckResult {
             plugin.words.clone(),
             "sudo journalctl -u containerd | grep -i nri   # NRI is on by default since containerd 2.0: [plugins.'io.containerd.nri.v1.nri']",
         );
+    }
+    if let Some(plugin) = of(Standing::Serves) {
+        return CheckResult::ok(&plugin.words);
     }
     match Config::of(host) {
         Ok(config) if config.nri && uses_notify(host) => CheckResult::attention(
@@ -324,6 +324,14 @@ mod tests {
             assert_eq!(result.level, level, "{standing:?}");
             assert!(result.text.contains("90-mpu") && result.fix.unwrap_or_default().contains(fix), "{standing:?}");
         }
+        // Beside it, the plugin of another container engine waits.
+        presence.publish(Standing::Waits, "waiting");
+        let other = host.at(FOLDER).join("1.json");
+        std::fs::copy(host.at(FOLDER).join(format!("{}.json", std::process::id())), &other).expect("copied");
+        let _lock = mpu_os::lock::take(&other, std::time::Duration::ZERO).expect("a lock");
+        presence.publish(Standing::Serves, "registered");
+        assert_eq!(nri(&host).level, Level::Attention);
+        std::fs::remove_file(&other).expect("removed");
         drop(presence);
         fake.write(mpu_host::config::FILE, "engine = \"notify\"\nnri = true\n");
         let result = nri(&host);

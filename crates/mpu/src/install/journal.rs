@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::mem;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, fchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -136,7 +136,12 @@ impl<'a> Journal<'a> {
             Ok(found) if found.is_dir() => Undo::Folder(path),
             Ok(found) => {
                 let backup = self.host.at(DIR).join(self.undo.len().to_string());
-                fs::copy(at, &backup).and_then(|_| File::open(&backup)?.sync_all()).map_err(file_error(&backup))?;
+                let copied = fs::copy(at, &backup).and_then(|_| {
+                    // `restore` takes the owner from the backup.
+                    chown(&backup, Some(found.uid()), Some(found.gid()))?;
+                    File::open(&backup)?.sync_all()
+                });
+                copied.map_err(file_error(&backup))?;
                 Undo::File { path, mode: found.mode() & 0o7777, backup }
             }
         };
@@ -267,7 +272,9 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
             let restored = missing_parents(path).iter().try_for_each(|folder| make_folder(folder)).and_then(|()| {
                 // Prefer a new file, which gets the SELinux label of its folder. If the disk is full, link the backup
                 // instead.
-                replace_file_atomically(path, &fs::read(backup)?, Mode::Of(*mode)).map(drop).or_else(|error| {
+                let owner = fs::metadata(backup)?;
+                let replaced = replace_file_atomically(path, &fs::read(backup)?, Mode::Of(*mode));
+                replaced.and_then(|file| fchown(file, Some(owner.uid()), Some(owner.gid()))).or_else(|error| {
                     let temporary = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
                     let linked = fs::set_permissions(backup, Permissions::from_mode(*mode))
                         .and_then(|()| fs::hard_link(backup, &temporary))

@@ -451,6 +451,22 @@ fn missing_backup_is_reported() {
 }
 
 #[test]
+fn owner_of_file_comes_back() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can give a file to another user");
+    }
+    let node = Node::new();
+    let host = node.host();
+    node.write("/etc/x", "before");
+    if std::os::unix::fs::chown(host.at("/etc/x"), Some(65534), Some(65534)).is_err() {
+        return println!("skipped: root of a user namespace without another user");
+    }
+    assert_eq!(change(&host, &["/etc/x"]).roll_back(), [""; 0]);
+    let owner = fs::metadata(host.at("/etc/x")).expect("there");
+    assert_eq!((node.text("/etc/x").as_deref(), owner.uid(), owner.gid()), (Some("before"), 65534, 65534));
+}
+
+#[test]
 fn folders_and_links_come_back() {
     let node = Node::new();
     let host = node.host();

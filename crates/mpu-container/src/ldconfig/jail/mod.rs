@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub fn run(
     root: &Root,
@@ -51,23 +51,16 @@ pub fn run(
 }
 
 /// How long to wait for a killed program.
-const KILL_TIMEOUT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits for the program. Kills it after `timeout`.
 fn wait(process: &OwnedFd, timeout: Duration) -> Result<rustix::process::WaitIdStatus, LdconfigError> {
     let wrap = |error: Errno| LdconfigError::Jail { step: "wait for it", source: error.into() };
-    let timespec = Timespec::try_from(timeout).map_err(|_| wrap(Errno::INVAL))?;
-    let in_time = loop {
-        match rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timespec)) {
-            Err(Errno::INTR) => {}
-            result => break result.map_err(wrap)? > 0,
-        }
-    };
+    let in_time = ends_within(process, timeout).map_err(wrap)?;
     if !in_time {
         // A process in uninterruptible sleep does not end. Do not wait for it any longer.
         rustix::process::pidfd_send_signal(process, Signal::KILL).map_err(wrap)?;
-        let ended = rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&KILL_TIMEOUT));
-        if ended.unwrap_or(0) == 0 {
+        if !ends_within(process, KILL_TIMEOUT).map_err(wrap)? {
             return Err(LdconfigError::TimedOut { after: timeout });
         }
     }
@@ -80,6 +73,19 @@ fn wait(process: &OwnedFd, timeout: Duration) -> Result<rustix::process::WaitIdS
     match status {
         Some(status) if in_time => Ok(status),
         _ => Err(LdconfigError::TimedOut { after: timeout }),
+    }
+}
+
+/// Whether the process ends in this time. A signal does not extend the wait.
+fn ends_within(process: &OwnedFd, timeout: Duration) -> Result<bool, Errno> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let remaining = Timespec::try_from(deadline.saturating_duration_since(Instant::now()));
+        let remaining = remaining.map_err(|_| Errno::INVAL)?;
+        match rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&remaining)) {
+            Err(Errno::INTR) => {}
+            polled => return polled.map(|ready| ready > 0),
+        }
     }
 }
 
