@@ -112,7 +112,8 @@ impl MovedAside {
 /// Resolves all links of a path. The file itself may be missing.
 ///
 /// # Errors
-/// Also for another user's link in a folder such as `/tmp`, as in the kernel with `fs.protected_symlinks` (proc_sys_fs(5)).
+/// Also for another user's link in a folder such as `/tmp`, as in the kernel with `fs.protected_symlinks` (proc_sys_fs(5)). Like the
+/// kernel, this looks only at links that are the last part of a path.
 pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     let mut current = path.to_path_buf();
     // The kernel's limit of links.
