@@ -266,7 +266,13 @@ fn docker_reads_its_file_again() {
 
 #[test]
 fn crio_default_runtime_is_restored() {
-    let host = Host::new("crio").drop_in("99-nvidia.conf").set("RUNTIME_RESTART_MODE", "none");
+    let host = || Host::new("crio").drop_in("99-nvidia.conf").set("RUNTIME_RESTART_MODE", "none");
+    check_crio_default(&host());
+    // An empty name is the usual one.
+    check_crio_default(&host().set("RUNTIME_ARGS", "--runtime-name="));
+}
+
+fn check_crio_default(host: &Host) {
     host.write(
         "dropped.d/10-crio.conf",
         "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_path = \"/opt/crun\"\n\

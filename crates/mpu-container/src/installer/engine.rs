@@ -134,7 +134,7 @@ impl Host {
         let prefixes = options.list("nvidia-container-runtime.modes.cdi.annotation-prefixes");
         let requests = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
             let mut request = RuntimeRequest::new(&name, &folder.join(program).display().to_string());
-            request.default = match name == options.text("runtime-name") {
+            request.default = match name == default_name(options) {
                 true => Some(default),
                 false => Some(false),
             };
@@ -201,7 +201,7 @@ impl Host {
         let record = folder.join(DOCKER_RECORD);
         let lock = self.lock()?;
         let plan = match self.files.engine {
-            Engine::Crio => plan_unset_default(&self.files, options.text("runtime-name"))?,
+            Engine::Crio => plan_unset_default(&self.files, default_name(options))?,
             Engine::Docker => {
                 plan_restore(&self.files, &names, &read(&record, &Default::default())?.unwrap_or_default())?
             }
@@ -238,10 +238,18 @@ impl Host {
     }
 }
 
+/// The runtime that `--set-as-default` makes the default.
+fn default_name(options: &Options) -> &str {
+    match options.text("runtime-name") {
+        "" => "nvidia",
+        name => name,
+    }
+}
+
 /// Names of the three runtimes, in the order of their programs.
 fn names(options: &Options) -> [String; 3] {
-    let name = match options.text("runtime-name") {
-        "" | "nvidia-cdi" | "nvidia-legacy" => "nvidia",
+    let name = match default_name(options) {
+        "nvidia-cdi" | "nvidia-legacy" => "nvidia",
         name => name,
     };
     [name, "nvidia-cdi", "nvidia-legacy"].map(String::from)
