@@ -12,10 +12,9 @@ const MAX_BYTES: usize = 4096;
 
 /// Escapes control characters and truncates a long text.
 pub fn printable(text: &str) -> String {
-    let whole = text.len() <= MAX_BYTES;
     let mut shown = String::with_capacity(text.len().min(MAX_BYTES));
     for letter in text.chars() {
-        if !whole && shown.len() >= MAX_BYTES {
+        if shown.len() >= MAX_BYTES {
             return shown + &format!("… ({} bytes)", text.len());
         }
         match mpu_os::text::is_control(letter) {
@@ -48,5 +47,7 @@ mod tests {
         assert_eq!(printable(&whole), whole);
         let cut = printable(&"\u{e9}".repeat(1 << 20));
         assert!(cut.ends_with("… (2097152 bytes)") && cut.len() < 4200, "{} bytes", cut.len());
+        let escaped = printable(&"\u{202e}".repeat(1000));
+        assert!(escaped.ends_with("… (3000 bytes)") && escaped.len() < 4200, "{} bytes", escaped.len());
     }
 }

@@ -380,8 +380,7 @@ pub(super) fn missing_host_path(edits: &ContainerEdits) -> Option<PathBuf> {
     let mounts = edits.mounts.iter().filter(|mount| is_bind(mount)).map(|mount| mount.host_path.as_str());
     // A `startContainer` hook's program is in the container.
     let hooks = edits.hooks.iter().filter(|hook| hook.hook_name != "startContainer").map(|hook| hook.path.as_str());
-    let exists = |path: &str| Path::new(path).symlink_metadata().is_ok();
-    nodes.chain(mounts).chain(hooks).find(|path| !exists(path)).map(PathBuf::from)
+    nodes.chain(mounts).chain(hooks).map(PathBuf::from).find(|path| !path.exists())
 }
 
 /// Whether the runtime can create the node without the host's node.
@@ -405,6 +404,19 @@ fn host_path(node: &DeviceNode) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a library's old name after an upgrade: a low-level runtime cannot mount it.
+    #[test]
+    fn dangling_link_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("libcuda.so.1");
+        std::os::unix::fs::symlink("libcuda.so.580", &link).unwrap();
+        let mount = Mount { host_path: link.display().to_string(), ..Mount::default() };
+        let edits = ContainerEdits { mounts: vec![mount], ..ContainerEdits::default() };
+        assert_eq!(missing_host_path(&edits), Some(link.clone()));
+        std::fs::write(folder.path().join("libcuda.so.580"), "").unwrap();
+        assert_eq!(missing_host_path(&edits), None);
+    }
 
     #[test]
     fn program_in_image_is_not_looked_up_on_host() {
