@@ -47,7 +47,7 @@ fn process(fake: &FakeHost, pid: u32, device: &str, cgroup: &str) {
     std::fs::create_dir_all(fake.host().at(format!("/proc/{pid}/task"))).expect("folders");
 }
 
-fn run_who(fake: &FakeHost, gpu: Option<&str>) -> Result<Who, WhoError> {
+fn list_holders(fake: &FakeHost, gpu: Option<&str>) -> Result<Who, WhoError> {
     let options = WhoOptions { gpu: gpu.map(str::to_string), wait: None };
     who(&fake.host(), &options, &|line| panic!("{line}"))
 }
@@ -66,7 +66,7 @@ fn holders_have_owner_and_end_command() {
     link(&fake, "/proc/12/exe", "/usr/bin/nvidia-persistenced (deleted)");
     process(&fake, 13, "socket:[5]", "/");
     fake.write("/proc/13/fdinfo/3", "scm_fds: 2\n");
-    let seen = run_who(&fake, Some("65:00.0")).expect("a GPU");
+    let seen = list_holders(&fake, Some("65:00.0")).expect("a GPU");
     documented::check(&report::json(&seen));
     let ends: Vec<&str> = seen.processes.iter().map(|process| process.end.as_deref().unwrap_or_default()).collect();
     assert_eq!(
@@ -95,7 +95,7 @@ fn unit_with_other_users_is_not_stopped() {
     fake.write("/proc/20/status", "Name:\tjupyterhub\nUid:\t0\t0\t0\t0\n");
     fake.write("/sys/fs/cgroup/systemd/system.slice/train.service/cgroup.procs", "10\n99\n");
     fake.write("/sys/fs/cgroup/systemd/system.slice/jupyterhub.service/cgroup.procs", "20\n11\n");
-    let seen = run_who(&fake, None).expect("root");
+    let seen = list_holders(&fake, None).expect("root");
     let found: Vec<_> = seen.processes.iter().map(|one| (one.unit.as_deref(), one.end.as_deref())).collect();
     let expected = [
         (Some("train.service"), Some("systemctl stop train.service")),
@@ -113,7 +113,7 @@ fn homes_of_users_are_not_read() {
     process(&fake, 10, "/dev/full", &unit);
     let config = format!("/home/ada/.local/share/docker/containers/{LONG}/config.v2.json");
     fake.write(&config, r#"{"Name":"/train"}"#);
-    let seen = run_who(&fake, None).expect("root");
+    let seen = list_holders(&fake, None).expect("root");
     let container = seen.processes[0].container.as_ref().expect("a container");
     assert_eq!((container.user, container.name.as_deref()), (Some(1000), None));
 }
@@ -124,11 +124,11 @@ fn gpu_has_notes_of_its_own() {
     process(&fake, 10, "/dev/tty", "/");
     process(&fake, 11, "socket:[5]", "/");
     fake.write("/proc/11/fdinfo/3", "scm_fds: 2\n");
-    let seen = run_who(&fake, Some("0")).expect("a GPU");
+    let seen = list_holders(&fake, Some("0")).expect("a GPU");
     assert!(seen.free && seen.notes.len() == 1 && seen.notes[0].contains("sockets of PID 11;"), "{:?}", seen.notes);
     // A mapping that cannot be looked at.
     fake.write("/proc/11/maps", "7f00000000-7f00001000 rw-s 00000000 00:05 9 /x\n");
-    let seen = run_who(&fake, Some("0")).expect("a GPU");
+    let seen = list_holders(&fake, Some("0")).expect("a GPU");
     assert!(!seen.free && seen.not_read.len() == 1 && seen.notes.len() == 2, "{:?}", seen.notes);
     assert!(!seen.notes.iter().any(|note| note.contains("nvidia_uvm")), "GPU 1's holder uses it: {:?}", seen.notes);
 }
@@ -138,7 +138,7 @@ fn control_characters_reach_no_terminal() {
     let fake = host();
     process(&fake, 10, "/dev/full", "/");
     fake.write("/proc/10/cmdline", "a\u{9b}31m\0b\u{202e}c\u{7f}\0");
-    let seen = run_who(&fake, None).expect("root");
+    let seen = list_holders(&fake, None).expect("root");
     let line = report::json(&seen);
     assert!(!line.contains(mpu_os::text::is_control), "{line}");
     let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
@@ -151,14 +151,14 @@ fn gpu_leaves_out_holders_of_others() {
     process(&fake, 10, "/dev/full", "/");
     process(&fake, 11, "/dev/tty", "/");
     let pids = |gpu: Option<&str>| -> Vec<u32> {
-        run_who(&fake, gpu).expect("a GPU").processes.iter().map(|process| process.pid.get()).collect()
+        list_holders(&fake, gpu).expect("a GPU").processes.iter().map(|process| process.pid.get()).collect()
     };
     assert_eq!(pids(None), [10, 11]);
     for requested in ["1", "GPU-bbbb", "65:00.0", "00000000:65:00.0"] {
         assert_eq!(pids(Some(requested)), [10, 11], "{requested}");
     }
     assert_eq!(pids(Some("0")), [10], "a node of all GPUs may be of this one");
-    let error = run_who(&fake, Some("7")).expect_err("none");
+    let error = list_holders(&fake, Some("7")).expect_err("none");
     assert_eq!((error.code(), error.exit()), ("no_such_gpu", Exit::Usage));
     assert!(error.to_string().contains("has 0, 1"), "{error}");
 }
@@ -167,7 +167,7 @@ fn gpu_leaves_out_holders_of_others() {
 fn module_users_are_listed() {
     let fake = host();
     process(&fake, 10, "/dev/full", "/");
-    let seen = run_who(&fake, None).expect("root");
+    let seen = list_holders(&fake, None).expect("root");
     let modules: Vec<_> =
         seen.modules.iter().map(|m| (m.name.as_str(), m.references, m.processes.len(), m.end.as_str())).collect();
     assert_eq!(modules, [("nvidia_uvm", Some(2), 1, "rmmod nvidia_uvm"), ("nvidia", Some(3), 0, "rmmod nvidia")]);
@@ -178,7 +178,7 @@ fn module_users_are_listed() {
 #[test]
 fn references_without_process_are_explained() {
     let fake = host();
-    let seen = run_who(&fake, None).expect("root");
+    let seen = list_holders(&fake, None).expect("root");
     assert!(!seen.free && seen.processes.is_empty());
     assert!(
         seen.notes[0].contains("nvidia_uvm 2, nvidia 2") && seen.notes[0].contains("in flight"),
@@ -187,12 +187,12 @@ fn references_without_process_are_explained() {
     );
     fake.write("/sys/module/nvidia_uvm/refcnt", "0\n");
     fake.write("/sys/module/nvidia/refcnt", "1\n");
-    let seen = run_who(&fake, None).expect("root");
+    let seen = list_holders(&fake, None).expect("root");
     assert!(seen.free && seen.notes.is_empty(), "{:?}", seen.notes);
     fake.remove("/sys/module/nvidia");
-    let seen = run_who(&fake, None).expect("root");
+    let seen = list_holders(&fake, None).expect("root");
     assert_eq!((seen.driver.as_deref(), seen.free, seen.exit()), (None, true, Exit::Ok));
-    assert!(run_who(&fake, Some("9")).is_err());
+    assert!(list_holders(&fake, Some("9")).is_err());
 }
 
 #[test]
@@ -236,14 +236,14 @@ fn reused_pid_is_not_reported() {
 fn other_users_and_namespaces_are_refused() {
     let fake = host();
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
-    let error = run_who(&fake, None).expect_err("not root");
+    let error = list_holders(&fake, None).expect_err("not root");
     assert_eq!((error.code(), error.exit()), ("not_root", Exit::Refused));
     let fake = host();
     fake.remove("/proc/1");
-    let error = run_who(&fake, None).expect_err("hidden");
+    let error = list_holders(&fake, None).expect_err("hidden");
     assert_eq!((error.code(), error.exit()), ("hidden_processes", Exit::Refused));
     let fake = host();
     fake.remove("/proc/self/ns/pid");
-    let error = run_who(&fake, None).expect_err("elsewhere");
+    let error = list_holders(&fake, None).expect_err("elsewhere");
     assert_eq!((error.code(), error.exit()), ("not_on_host", Exit::NotReady));
 }
