@@ -60,7 +60,7 @@ struct mpu_context {
 	int busy;
 	/* Incremented at each use. */
 	u32 generation;
-	/* The owner. NULL before the context is complete, and after its last use. */
+	/* The owner. NULL until the context is complete, and again after each use. */
 	struct task_struct *task;
 	/* The task's start time, because the kernel reuses the memory of a dead task. */
 	u64 start_time;
@@ -158,8 +158,8 @@ static __always_inline bool mpu_context_is_current(const struct mpu_context *con
 struct mpu_context *mpu_context_find_overflow(struct mpu_bucket *bucket);
 
 /*
- * The running task's context, or NULL. Takes no lock, so a probe may call it. Only the task itself sets and clears `task`, so the result
- * stays valid.
+ * The running task's context, or NULL. Takes no lock, so a probe may call it. Only the task itself sets and clears `task`, and
+ * mpu_scan_context() if the task died inside. So the result stays valid for a task that lives.
  */
 static __always_inline struct mpu_context *mpu_context_of_current(void)
 {

@@ -450,7 +450,10 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 		goto out;
 	}
 	WRITE_ONCE(context->request, _IOC_NR(cmd));
-	/* mpu_context_enter() ends with a full barrier: every processor sees the context before this reads the door (mpu_calls_hold()). */
+	/*
+	 * mpu_context_enter() has a full barrier after `busy`, or after the insertion into `overflow`: every processor sees the context in
+	 * use before this reads the door (mpu_calls_hold()).
+	 */
 	while (unlikely((door = smp_load_acquire(&mpu_door)) != MPU_DOOR_OPEN)) {
 		if (door == MPU_DOOR_FORWARD) {
 			/* The other instance's probe reads the argument; this one must not. */

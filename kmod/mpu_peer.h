@@ -39,9 +39,9 @@ struct mpu_peer {
 	struct ftrace_ops *ops;
 	/* Set by the taker: its own probe is armed, too. */
 	bool taker_probe_armed;
-	/* Set by the taker: it failed, and could not give back all redirects. */
+	/* Set by the taker: it failed, and not all redirects were given back. */
 	bool redirects_lost;
-	/* For the taker alone: a redirect that it could not remove still calls the other instance, which must stay until the next boot. */
+	/* For the taker alone: the kernel still calls the other instance, directly or through the taker. It must stay until the next boot. */
 	bool must_stay;
 };
 
@@ -52,7 +52,7 @@ struct mpu_peer_ops {
 	int (*hold)(void);
 	/* After hold() == 0, without delay: the stopped callers go to the taker. */
 	void (*release)(void);
-	/* Always after begin() == 0, and after a grace period. `handed_over`: this instance owns no redirect any more. */
+	/* Always after begin() == 0, and after a grace period unless the taker is stuck. `handed_over`: this instance owns no redirect any more. */
 	void (*end)(struct mpu_peer *peer, bool handed_over);
 };
 

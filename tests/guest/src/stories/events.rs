@@ -130,7 +130,7 @@ fn hung_event_fetch_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Resu
     }
     let hung = scene.a.script("nvctl limits 7 >/tmp/hung 2>&1 & echo $!")?;
     wait_until_hung()?;
-    let beside = beside_a_fetch_that_hangs(scene);
+    let beside = beside_hanging_fetch(scene);
     let hangs = scene.a.script(&format!("cat /tmp/hung; kill -9 {}; rm /tmp/hung", hung.trim()));
     stage.set_driver("hang_ms", "0")?;
     beside?;
@@ -138,7 +138,7 @@ fn hung_event_fetch_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Resu
     by_own_numbers(scene)
 }
 
-fn beside_a_fetch_that_hangs(scene: &Scene) -> Result<(), Fault> {
+fn beside_hanging_fetch(scene: &Scene) -> Result<(), Fault> {
     check_list(&scene.b, "beside a fetch that hangs, the list", &[scene.other.view_pid])?;
     check_own_list(scene, "beside a fetch that hangs, its own list")
 }

@@ -39,7 +39,7 @@ pub const STORIES: &[Story] = &[
 
 fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     check_own_list(scene, "the list")?;
-    allocations_that_wait_can_fail()?;
+    set_up_failing_allocations()?;
     let own = scene.first.view_pid.to_string();
     let info = format!("pidinfo {own}");
     let account = format!("acct-info {own}");
@@ -65,7 +65,7 @@ fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Resu
 }
 
 /// Those that may sleep for memory never fail on order unless asked to, and MPU's are of that kind.
-fn allocations_that_wait_can_fail() -> Result<()> {
+fn set_up_failing_allocations() -> Result<()> {
     let slab = Path::new(DEBUGFS).join("failslab");
     if !slab.exists() {
         mount("debugfs", DEBUGFS, "debugfs", MountFlags::empty(), None).context("cannot mount debugfs")?;
@@ -95,7 +95,7 @@ const OWN: u64 = 60;
 
 fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     check_own_list(scene, "the list")?;
-    allocations_that_wait_can_fail()?;
+    set_up_failing_allocations()?;
     let own = pid_words(&scene.own());
     let (all, begun) = insert_with("mpu_next", NEVER)?;
     check!(begun, "with memory, the new instance does not take over");
