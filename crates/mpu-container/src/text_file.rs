@@ -117,7 +117,7 @@ impl MovedAside {
 pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
     let mut current = path.to_path_buf();
     // The kernel's limit of links.
-    for _ in 0..40 {
+    for _ in 0..=40 {
         let inner = folder(&current);
         // One descriptor, so that the checked link is the link that is read.
         let link = match open(&current, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// Limit for each read and write.
+/// Limit of a connect, of each write, and of the whole answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of an answer: with the most listeners, the state has some 600 KiB.
 const MAX_ANSWER: u64 = 4 << 20;

@@ -40,6 +40,8 @@ pub(crate) const SUPERVISED: u8 = b'a';
 const MAX_HAND_OVERS: usize = 16;
 /// How long supervisors may take to receive a listener. A restart after a crash takes up to two seconds.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time of one supervisor to receive it, at least.
+const MIN_RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Exit codes of `env`, `chroot` and `docker run`: own failure, command not executable, command not found.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -155,6 +157,8 @@ pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
 fn wait_until_received(stream: &UnixStream, deadline: Instant) -> io::Result<()> {
     // The next supervisor gets a connection without a message, and must not wait for one.
     stream.shutdown(std::net::Shutdown::Write)?;
+    // The connect may have taken all of the time.
+    let deadline = deadline.max(Instant::now() + MIN_RECEIPT_TIMEOUT);
     loop {
         // The kernel has no timeout of zero.
         let remaining = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

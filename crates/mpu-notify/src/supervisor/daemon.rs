@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Limit for each read and write of a request.
+/// Limit of a whole request, and of each write of its answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The listener socket's name in the file descriptor store.
 const SOCKET: &str = "socket";

@@ -189,8 +189,8 @@ fn rootless(host: &Host) -> CheckResult {
 const BY_WRAPPER: &str =
     "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default   # or containerd 2.3 or later";
 
-/// Whether a plugin serves. Reports the best state of all plugins; without a plugin, whether the configuration asks for
-/// one.
+/// Whether all plugins serve. Reports a plugin that does not, if there is one; without a plugin, whether the configuration
+/// asks for one.
 fn nri(host: &Host) -> CheckResult {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return CheckResult::skipped("the module serves every container");

@@ -137,8 +137,8 @@ impl<'a> Journal<'a> {
             Ok(found) => {
                 let backup = self.host.at(DIR).join(self.undo.len().to_string());
                 let copied = fs::copy(at, &backup).and_then(|_| {
-                    // `restore` takes the owner from the backup.
-                    chown(&backup, Some(found.uid()), Some(found.gid()))?;
+                    // `restore` takes the owner from the backup. In a user namespace an owner may have no number: then root has it.
+                    let _ = chown(&backup, Some(found.uid()), Some(found.gid()));
                     File::open(&backup)?.sync_all()
                 });
                 copied.map_err(file_error(&backup))?;
@@ -274,7 +274,12 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
                 // instead.
                 let owner = fs::metadata(backup)?;
                 let replaced = replace_file_atomically(path, &fs::read(backup)?, Mode::Of(*mode));
-                replaced.and_then(|file| fchown(file, Some(owner.uid()), Some(owner.gid()))).or_else(|error| {
+                // A change of the owner clears setuid bits.
+                let owned = replaced.and_then(|file| {
+                    fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+                    file.set_permissions(Permissions::from_mode(*mode))
+                });
+                owned.or_else(|error| {
                     let temporary = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
                     let linked = fs::set_permissions(backup, Permissions::from_mode(*mode))
                         .and_then(|()| fs::hard_link(backup, &temporary))
