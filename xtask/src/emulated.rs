@@ -101,3 +101,24 @@ fn tests(name: &str) -> Result<Command> {
     foreign::configure_cargo(Arch::Arm64, &mut cargo)?;
     Ok(cargo)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A test that was renamed or moved would otherwise be missed only where the emulator runs.
+    #[test]
+    fn every_skipped_test_is_in_its_package() {
+        for (name, package) in table().unwrap() {
+            for test in package.skip.iter().flat_map(|skip| &skip.tests) {
+                let (module, function) = test.rsplit_once("::").unwrap();
+                let module = module.strip_suffix("::tests").unwrap_or(module).replace("::", "/");
+                let source = paths::repo().join("crates").join(&name).join("src");
+                let files = [format!("{module}.rs"), format!("{module}/mod.rs"), format!("{module}/tests.rs")];
+                let function = format!("fn {function}(");
+                let has_test = |file| std::fs::read_to_string(source.join(file)).is_ok_and(|text| text.contains(&function));
+                assert!(files.iter().any(has_test), "xtask/emulated.toml skips {test}, which is no test of {name}");
+            }
+        }
+    }
+}
