@@ -1,8 +1,8 @@
-//! Connects to Unix sockets without an endless wait.
+//! Connects, reads and writes Unix sockets without an endless wait.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::sleep;
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Interval between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Bytes of one read or write.
+const PART_SIZE: usize = 4096;
 
 /// Connects to a stream socket. While the queue of the other side is full, tries again until `timeout`. Zero means one attempt. (The
 /// standard library waits without limit.)
@@ -45,7 +47,7 @@ pub fn read_to_end(stream: &UnixStream, limit: u64, timeout: Duration) -> io::Re
             return Err(io::ErrorKind::WouldBlock.into());
         }
         stream.get_ref().set_read_timeout(Some(remaining))?;
-        let mut part = [0; 4096];
+        let mut part = [0; PART_SIZE];
         match stream.read(&mut part) {
             Ok(0) => return Ok(bytes),
             Ok(read) => bytes.extend_from_slice(&part[..read]),
@@ -53,6 +55,28 @@ pub fn read_to_end(stream: &UnixStream, limit: u64, timeout: Duration) -> io::Re
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Writes all bytes.
+///
+/// # Errors
+/// `WouldBlock` if the other side has not made room for them within `timeout`, however often it reads some.
+pub fn write_all(mut stream: &UnixStream, mut bytes: &[u8], timeout: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + timeout;
+    while !bytes.is_empty() {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        stream.set_write_timeout(Some(remaining))?;
+        // The kernel splits a large write, and each piece has the whole timeout (`unix_stream_sendmsg` of net/unix/af_unix.c).
+        match stream.write(&bytes[..bytes.len().min(PART_SIZE)]) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -116,6 +140,27 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(receiver);
         drips.join().unwrap();
+    }
+
+    #[test]
+    fn write_ends_at_end_or_timeout() {
+        let bytes = vec![7; 16 << 20];
+        // Each read makes room, so it would renew a timeout of one write.
+        for (pause, timeout, ended) in [(0, 60_000, Ok(())), (10, 200, Err(io::ErrorKind::WouldBlock))] {
+            let (sender, mut receiver) = UnixStream::pair().unwrap();
+            let reader = std::thread::spawn(move || {
+                let (mut part, mut received) = (vec![0; 64 << 10], 0);
+                while let Ok(read @ 1..) = receiver.read(&mut part) {
+                    received += read;
+                    sleep(Duration::from_millis(pause));
+                }
+                received
+            });
+            let written = write_all(&sender, &bytes, Duration::from_millis(timeout));
+            assert_eq!(written.map_err(|error| error.kind()), ended);
+            drop(sender);
+            assert_eq!(reader.join().unwrap() == bytes.len(), ended.is_ok());
+        }
     }
 
     #[test]
