@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 /// Interval between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Attempts within any timeout but zero. On a starved host, a short timeout may be over before the second attempt.
+const MIN_ATTEMPTS: u32 = 4;
 /// Bytes of one read or write.
 const PART_SIZE: usize = 4096;
 
-/// Connects to a stream socket. While the queue of the other side is full, tries again until `timeout`. Zero means one attempt. (The
-/// standard library waits without limit.)
+/// Connects to a stream socket. While the queue of the other side is full, tries again until `timeout`, and [`MIN_ATTEMPTS`] times at
+/// least. Zero means one attempt. (The standard library waits without limit.)
 ///
 /// # Errors
 /// `EAGAIN` (`WouldBlock`) if the queue stayed full, `InvalidInput` if no socket can have this path, else as connect(2).
@@ -23,9 +25,11 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let address = SocketAddrUnix::new(path).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut due_attempts = if timeout.is_zero() { 1 } else { MIN_ATTEMPTS };
     loop {
+        due_attempts = due_attempts.saturating_sub(1);
         match connect_socket(&socket, &address) {
-            Err(Errno::AGAIN) if Instant::now() < deadline => sleep(PAUSE),
+            Err(Errno::AGAIN) if due_attempts > 0 || Instant::now() < deadline => sleep(PAUSE),
             connected => break connected?,
         }
     }
@@ -95,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_ends_connect_at_its_timeout() {
+    fn full_queue_ends_connect_after_timeout_and_attempts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let (_listener, queued) = full(&path);
@@ -104,6 +108,11 @@ mod tests {
         let error = connect(&path, Duration::from_millis(50)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert!(began.elapsed() >= Duration::from_millis(50));
+        // This timeout is over before the first attempt.
+        let began = Instant::now();
+        let error = connect(&path, Duration::from_nanos(1)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() >= PAUSE * (MIN_ATTEMPTS - 1));
     }
 
     #[test]
