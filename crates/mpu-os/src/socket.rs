@@ -24,7 +24,10 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let deadline = Instant::now() + timeout;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let address = SocketAddrUnix::new(path).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let address = SocketAddrUnix::new(path).map_err(|error| {
+        let message = format!("{} cannot be the path of a socket (107 bytes at most): {error}", path.display());
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })?;
     let mut due_attempts = if timeout.is_zero() { 1 } else { MIN_ATTEMPTS };
     loop {
         due_attempts = due_attempts.saturating_sub(1);
@@ -180,6 +183,10 @@ mod tests {
         drop(UnixListener::bind(&dead).unwrap());
         assert_eq!(kind(&folder.path().join("none")), io::ErrorKind::NotFound);
         assert_eq!(kind(&dead), io::ErrorKind::ConnectionRefused);
-        assert_eq!(kind(&folder.path().join("n".repeat(200))), io::ErrorKind::InvalidInput);
+        let long = folder.path().join("n".repeat(200));
+        let error = connect(&long, Duration::from_secs(60)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let message = error.to_string();
+        assert!(message.contains(long.to_str().unwrap()) && message.contains("name too long"), "{message}");
     }
 }
