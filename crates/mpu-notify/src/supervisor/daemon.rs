@@ -10,11 +10,12 @@ use crate::log::log;
 use crate::setting::Setting;
 use crate::supervisor::fd_store;
 use crate::supervisor::registry::{JOURNAL, Registry};
-use crate::{CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
+use crate::{CONTROL_SOCKET, FOLDER, LISTENER_SOCKET, RETIRED};
 use mpu_host::config::{Config, rules};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::phase::Phase;
 use mpu_host::time::now;
+use mpu_os::file::create_private_folder;
 use mpu_os::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -124,10 +125,7 @@ fn file_error(path: &str) -> impl FnOnce(io::Error) -> NotifyError + '_ {
 
 impl Daemon {
     fn start(mut setting: Setting) -> Result<Daemon, NotifyError> {
-        let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
-        let text = folder.display().to_string();
-        fs::create_dir_all(folder).map_err(file_error(&text))?;
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(file_error(&text))?;
+        create_private_folder(Path::new(FOLDER)).map_err(file_error(FOLDER))?;
         let inherited = fd_store::inherited();
         if inherited.is_empty() {
             // Left by a supervisor that has ended with all its listeners.
