@@ -40,6 +40,8 @@ pub(crate) const SUPERVISED: u8 = b'a';
 const MAX_HAND_OVERS: u32 = 16;
 /// Pause after a supervisor that did not take it. One without room refuses at once.
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(50);
+/// How long threads of this process's own listener may be missing: the user may have no room for them for a moment.
+const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long supervisors may take to receive a listener. A restart after a crash takes up to two seconds.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time of one supervisor to receive it, at least.
@@ -115,8 +117,12 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;
             let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
             registry.add(new.listener, &new.container).map_err(failed)?;
-            if registry.retry_pending() {
-                return Err(failed(io::Error::from_raw_os_error(libc::EAGAIN)));
+            let deadline = Instant::now() + THREAD_TIMEOUT;
+            while registry.retry_pending() {
+                if Instant::now() > deadline {
+                    return Err(failed(io::Error::from_raw_os_error(libc::EAGAIN)));
+                }
+                std::thread::sleep(HAND_OVER_PAUSE);
             }
             Some(registry)
         }
