@@ -10,11 +10,11 @@ use mpu_os::socket;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// Limit of a connect, of each write, and of the whole answer.
+/// Limit of a connect, of the whole request, and of the whole answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of an answer: with the most listeners, the state has some 600 KiB.
 const MAX_ANSWER: u64 = 4 << 20;
@@ -123,7 +123,7 @@ fn command(host: &Host, request: &str) -> Result<bool, NotifyError> {
 
 fn query(host: &Host, request: &str) -> Result<Option<String>, NotifyError> {
     let path = host.at(CONTROL_SOCKET);
-    let mut stream = match socket::connect(&path, TIMEOUT) {
+    let stream = match socket::connect(&path, TIMEOUT) {
         Ok(stream) => stream,
         // Never started, or killed.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -131,9 +131,7 @@ fn query(host: &Host, request: &str) -> Result<Option<String>, NotifyError> {
         }
         Err(source) => return Err(NotifyError::File { path, source }),
     };
-    let answer = stream
-        .set_write_timeout(Some(TIMEOUT))
-        .and_then(|()| stream.write_all(request.as_bytes()))
+    let answer = socket::write_all(&stream, request.as_bytes(), TIMEOUT)
         .and_then(|()| stream.shutdown(Shutdown::Write))
         .and_then(|()| socket::read_to_end(&stream, MAX_ANSWER, TIMEOUT))
         .and_then(|answer| String::from_utf8(answer).map_err(io::Error::other));

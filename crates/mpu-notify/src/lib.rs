@@ -34,6 +34,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Folder of the engine's sockets and log, which only root can enter.
+const FOLDER: &str = "/run/mpu/notify";
 /// OCI runtimes send listeners of new containers here. If it accepts connections, an engine runs.
 pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";
 /// Exists while the supervisor takes no new container. The socket still accepts connections, for an `exec` into an old one.

@@ -5,7 +5,7 @@
 use super::client;
 use super::error::NotifyError;
 use super::systemd;
-use super::{CONTROL_SOCKET, LOG};
+use super::{CONTROL_SOCKET, FOLDER, LOG};
 use crate::supervisor::keeper;
 use client::State;
 use mpu_host::config::Drivers;
@@ -14,11 +14,12 @@ use mpu_host::host::{CAP_DAC_OVERRIDE, CAP_SYS_ADMIN, Host};
 use mpu_host::kernel_release;
 use mpu_host::phase::Phase;
 use mpu_host::progress::Progress;
+use mpu_os::file::create_private_folder;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -232,10 +233,8 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
     let failed = |source| NotifyError::Start { what: "the supervisor's keeper".to_string(), source };
     let program = options.program.clone().map_or_else(keeper::this_program, Ok).map_err(failed)?;
     let log = host.at(LOG);
-    let folder = host.at(CONTROL_SOCKET);
-    let folder = folder.parent().unwrap_or(Path::new("/"));
-    let opened = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    let opened = opened.and_then(|()| OpenOptions::new().create(true).append(true).mode(0o600).open(&log));
+    let opened = create_private_folder(&host.at(FOLDER))
+        .and_then(|()| OpenOptions::new().create(true).append(true).mode(0o600).open(&log));
     let log = opened.map_err(|source| NotifyError::File { path: log, source })?;
     mpu_host::sys::keep_descriptors_from_children();
     let mut command = Command::new(program);

@@ -37,7 +37,11 @@ pub(crate) const SOCKET: i32 = 250;
 /// The parent sends this once a supervisor has been sent the listener, or one of its own answers it.
 pub(crate) const SUPERVISED: u8 = b'a';
 /// Limit of supervisors that are sent one listener.
-const MAX_HAND_OVERS: usize = 16;
+const MAX_HAND_OVERS: u32 = 16;
+/// Pause after a supervisor that did not take it. One without room refuses at once.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(50);
+/// How long threads of this process's own listener may be missing: the user may have no room for them for a moment.
+const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long supervisors may take to receive a listener. A restart after a crash takes up to two seconds.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time of one supervisor to receive it, at least.
@@ -113,8 +117,12 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;
             let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
             registry.add(new.listener, &new.container).map_err(failed)?;
-            if registry.retry_pending() {
-                return Err(failed(io::Error::from_raw_os_error(libc::EAGAIN)));
+            let deadline = Instant::now() + THREAD_TIMEOUT;
+            while registry.retry_pending() {
+                if Instant::now() > deadline {
+                    return Err(failed(io::Error::from_raw_os_error(libc::EAGAIN)));
+                }
+                std::thread::sleep(HAND_OVER_PAUSE);
             }
             Some(registry)
         }
@@ -126,7 +134,7 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
 /// Sends a listener to the host's supervisor, as an OCI runtime does; false if none takes listeners.
 ///
 /// # Errors
-/// If the socket does not accept the listener, or supervisors died [`MAX_HAND_OVERS`] times before they had stored it.
+/// If the socket does not accept the listener, or supervisors died or had no room [`MAX_HAND_OVERS`] times.
 pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
     let deadline = Instant::now() + RECEIPT_TIMEOUT;
     let mut last_error = io::Error::from(io::ErrorKind::ConnectionReset);
@@ -146,6 +154,7 @@ pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
             Err(_) => return sent.map(|()| true),
         }
         last_error = sent.err().unwrap_or(last_error);
+        std::thread::sleep(HAND_OVER_PAUSE.min(deadline.saturating_duration_since(Instant::now())));
     }
     Err(last_error)
 }
@@ -335,9 +344,11 @@ mod tests {
         let end = listening.try_clone().expect("a copy");
         let supervisors = std::thread::spawn(move || listening.incoming().map_while(Result::ok).count());
         let listener = std::fs::File::open("/dev/null").expect("any descriptor");
+        let began = Instant::now();
         let error = hand_over(&fake.host(), listener.as_fd()).expect_err("none has it");
+        assert!(began.elapsed() >= HAND_OVER_PAUSE * (MAX_HAND_OVERS - 1), "{:?}", began.elapsed());
         assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{error}");
         rustix::net::shutdown(&end, rustix::net::Shutdown::Read).expect("no further connection");
-        assert_eq!(supervisors.join().expect("no panic"), MAX_HAND_OVERS);
+        assert_eq!(supervisors.join().expect("no panic"), MAX_HAND_OVERS as usize);
     }
 }

@@ -1,4 +1,5 @@
 //! Replaces files atomically: a reader, even after a crash, finds the old contents or the new ones. Reads files with a size limit.
+//! Creates private folders.
 
 use rustix::fs::OFlags;
 use std::ffi::OsString;
@@ -133,6 +134,16 @@ fn write_and_rename(
     Ok(file)
 }
 
+/// Creates a folder that only its owner can enter, or closes an existing one. Missing parents get the usual mode: they also hold files for
+/// other users.
+///
+/// # Errors
+/// As mkdir(2) and chmod(2).
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o700))
+}
+
 /// Writes a folder's entries to disk, so that new names survive a crash.
 ///
 /// # Errors
@@ -212,6 +223,19 @@ mod tests {
         }
         assert_eq!(fs::read(&path).expect("read"), b"one");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 2);
+    }
+
+    #[test]
+    fn private_folder_is_closed_and_its_parent_open() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [usual, parent] = ["usual", "parent"].map(|name| dir.path().join(name));
+        let folder = parent.join("private");
+        fs::create_dir(&usual).expect("a folder");
+        for _ in 0..2 {
+            create_private_folder(&folder).expect("made or closed");
+            assert_eq!((mode_of(&folder), mode_of(&parent)), (0o700, mode_of(&usual)));
+            fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("changed");
+        }
     }
 
     #[test]

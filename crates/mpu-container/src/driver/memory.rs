@@ -15,14 +15,13 @@
 
 use super::error::{DriverError, UnknownDevice};
 use super::{Driver, Gpu};
-use mpu_os::file::{Mode, replace_file_atomically};
+use mpu_os::file::{Mode, create_private_folder, replace_file_atomically};
 use mpu_os::lock::LockError;
 use mpu_rm::{MemoryBackend, RmError};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -182,8 +181,7 @@ fn file_error(path: &Path) -> impl Fn(io::Error) -> LimitError + '_ {
 
 /// Serializes concurrent container starts.
 fn lock_records(records: &Path, timeout: Duration) -> Result<File, LimitError> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(records).map_err(file_error(records))?;
-    let folder = File::open(records).map_err(file_error(records))?;
+    let folder = create_private_folder(records).and_then(|()| File::open(records)).map_err(file_error(records))?;
     match mpu_os::lock::hold(&folder, records, timeout, |_| {}) {
         Ok(()) => Ok(folder),
         Err(LockError::Io(error)) => Err(file_error(records)(error)),

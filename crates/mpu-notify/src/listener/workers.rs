@@ -37,37 +37,19 @@ pub(crate) struct Listener {
     pub(crate) account: Arc<Account>,
     pub(crate) cache: Arc<ProcessCache>,
     take_lock: TakeLock,
+    /// Threads that have not ended. One that could not be started yet counts: a call of the previous supervisor may wait for it.
     threads: AtomicUsize,
 }
 
 impl Listener {
     pub(crate) fn new(fd: OwnedFd, index: usize, name: String, shared: (Arc<Account>, Arc<ProcessCache>)) -> Listener {
         let (take_lock, (account, cache)) = (TakeLock::new(fd.as_fd()), shared);
-        Listener { fd, index, name, account, cache, take_lock, threads: AtomicUsize::new(0) }
+        Listener { fd, index, name, account, cache, take_lock, threads: AtomicUsize::new(THREADS) }
     }
 }
 
-/// Starts a listener's threads; the last one to end calls `on_end`. Fails only if none runs and `on_end` was not called.
-pub(crate) fn start_threads(
-    listener: &Arc<Listener>,
-    setting: &Arc<Setting>,
-    journal: &Arc<Journal>,
-    on_end: impl Fn(&Listener) + Send + Clone + 'static,
-) -> io::Result<()> {
-    // Set before any of them can end.
-    listener.threads.store(THREADS, SeqCst);
-    for thread in 0..THREADS {
-        // Whoever takes the last one away, a thread or this loop, knows that none runs.
-        if let Err(error) = start_thread(listener, setting, journal, thread, on_end.clone())
-            && listener.threads.fetch_sub(1, SeqCst) == 1
-        {
-            return Err(error);
-        }
-    }
-    Ok(())
-}
-
-fn start_thread(
+/// Starts one of a listener's [`THREADS`] threads. The last one to end calls `on_end`.
+pub(crate) fn start_thread(
     listener: &Arc<Listener>,
     setting: &Arc<Setting>,
     journal: &Arc<Journal>,

@@ -5,6 +5,7 @@ use super::*;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
+use std::os::unix::fs::PermissionsExt;
 
 const OPTIONS: SupervisorOptions = SupervisorOptions {
     replace: false,
@@ -121,6 +122,10 @@ fn failed_keeper_leaves_its_output_in_log() {
     let error = raise(&fake.host(), &options, None).expect_err("ended");
     assert_eq!((error.code(), error.exit()), ("not_started", Exit::Failed));
     assert_eq!(fake.host().text(LOG).as_deref(), Some("notify hold: no"));
+    // Other users read files in `/run/mpu`.
+    let mode = |path: &str| fs::metadata(fake.host().at(path)).expect("a folder").permissions().mode() & 0o777;
+    fs::create_dir(fake.host().at("/usual")).expect("made");
+    assert_eq!((mode("/run/mpu"), mode(FOLDER)), (mode("/usual"), 0o700));
 }
 
 #[test]

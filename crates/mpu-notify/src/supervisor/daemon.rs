@@ -10,18 +10,19 @@ use crate::log::log;
 use crate::setting::Setting;
 use crate::supervisor::fd_store;
 use crate::supervisor::registry::{JOURNAL, Registry};
-use crate::{CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
+use crate::{CONTROL_SOCKET, FOLDER, LISTENER_SOCKET, RETIRED};
 use mpu_host::config::{Config, rules};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::phase::Phase;
 use mpu_host::time::now;
+use mpu_os::file::create_private_folder;
 use mpu_os::socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Limit of a whole request, and of each write of its answer.
+/// Limit of a whole request, and of its whole answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The listener socket's name in the file descriptor store.
 const SOCKET: &str = "socket";
@@ -124,10 +125,7 @@ fn file_error(path: &str) -> impl FnOnce(io::Error) -> NotifyError + '_ {
 
 impl Daemon {
     fn start(mut setting: Setting) -> Result<Daemon, NotifyError> {
-        let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
-        let text = folder.display().to_string();
-        fs::create_dir_all(folder).map_err(file_error(&text))?;
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(file_error(&text))?;
+        create_private_folder(Path::new(FOLDER)).map_err(file_error(FOLDER))?;
         let inherited = fd_store::inherited();
         if inherited.is_empty() {
             // Left by a supervisor that has ended with all its listeners.
@@ -219,7 +217,7 @@ impl Daemon {
                 self.accept();
             }
             if control_ready
-                && let Some(end) = control.accept().ok().and_then(|(stream, _)| self.answer_request(stream))
+                && let Some(end) = control.accept().ok().and_then(|(stream, _)| self.answer_request(&stream))
             {
                 return Ok(end);
             }
@@ -275,14 +273,13 @@ impl Daemon {
     }
 
     /// Answers one request of root.
-    fn answer_request(&self, mut stream: UnixStream) -> Option<End> {
-        let _ = stream.set_write_timeout(Some(TIMEOUT));
-        let request = String::from_utf8(socket::read_to_end(&stream, MAX_REQUEST, TIMEOUT).ok()?).ok()?;
+    fn answer_request(&self, stream: &UnixStream) -> Option<End> {
+        let request = String::from_utf8(socket::read_to_end(stream, MAX_REQUEST, TIMEOUT).ok()?).ok()?;
         let (command, rest) = request.split_once('\n').unwrap_or((&request, ""));
         let mut end = None;
         let reply = match command.trim() {
             "state" => {
-                let _ = serde_json::to_writer(&stream, &self.state());
+                let _ = send(stream, &self.state());
                 return None;
             }
             "retire" => self.set_retired(true),
@@ -297,8 +294,7 @@ impl Daemon {
             _ => Err("no such request".to_string()),
         };
         let reply = Reply { ok: reply.is_ok(), error: reply.err() };
-        let _ = serde_json::to_writer(&stream, &reply);
-        let _ = stream.flush();
+        let _ = send(stream, &reply);
         end
     }
 
@@ -359,6 +355,11 @@ fn open_counters(fd: Option<OwnedFd>) -> io::Result<Counters> {
     Counters::map_file(&fs::File::from(file), now())
 }
 
+/// Sends an answer to a client. No new container is accepted meanwhile, so a slow client gets a part of it only.
+fn send(stream: &UnixStream, answer: &impl Serialize) -> io::Result<()> {
+    socket::write_all(stream, &serde_json::to_vec(answer)?, TIMEOUT)
+}
+
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
@@ -370,4 +371,23 @@ fn bind(path: &str) -> Result<UnixListener, NotifyError> {
     let socket = UnixListener::bind(path).map_err(file_error(path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(file_error(path))?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn slow_client_ends_answer_at_timeout() {
+        let (supervisor, mut client) = UnixStream::pair().expect("a connection");
+        // Each read makes room for a further part of the answer.
+        std::thread::spawn(move || {
+            while client.read(&mut [0; 4096]).is_ok_and(|len| len > 0) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let error = send(&supervisor, &vec![0; 1 << 20]).expect_err("an answer of 2 MiB takes ten seconds");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
 }

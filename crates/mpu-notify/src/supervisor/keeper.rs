@@ -3,22 +3,23 @@
 //! Restarts a dead supervisor with all stored descriptors, even if a program in a container keeps one of its threads in the
 //! kernel. Implements systemd's side of sd_notify(3) and sd_listen_fds(3).
 
-use crate::CONTROL_SOCKET;
+use crate::FOLDER;
 use crate::caller::proc_folder::of_process;
 use crate::error::NotifyError;
 use crate::log::log;
 use crate::supervisor::daemon::{AGAIN, raise_limits};
 use mpu_core::HostPid;
 use mpu_host::host::Host;
+use mpu_os::file::create_private_folder;
 use mpu_os::lock::{self, LockError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -57,8 +58,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
         signal_hook::flag::register(signal, ignored).map_err(failed)?;
     }
     // Its sockets have their modes only after they are bound: no other user may come this far.
-    let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
-    let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    create_private_folder(Path::new(FOLDER)).map_err(|source| NotifyError::File { path: FOLDER.into(), source })?;
     let Some(_lock) = take_lock(Path::new(LOCK)).map_err(failed)? else {
         log!("another keeper runs already, so this one ends");
         return Ok(());

@@ -5,7 +5,7 @@ use crate::budget::Account;
 use crate::caller::process_cache::ProcessCache;
 use crate::client::Cost;
 use crate::id::short_id;
-use crate::listener::workers::{Listener, THREADS, start_threads};
+use crate::listener::workers::{Listener, THREADS, start_thread};
 use crate::lock;
 use crate::log::log;
 use crate::setting::Setting;
@@ -34,8 +34,8 @@ pub(crate) struct Registry {
     pub(crate) setting: Arc<Setting>,
     journal: Arc<Journal>,
     listeners: Mutex<BTreeMap<usize, Arc<Listener>>>,
-    /// Listeners whose threads could not be started; their callers wait.
-    pending: Mutex<Vec<Arc<Listener>>>,
+    /// Threads that could not be started: their listeners and numbers.
+    pending: Mutex<Vec<(Arc<Listener>, usize)>>,
     /// An eventfd, readable after a listener has ended.
     pub(crate) changed: OwnedFd,
     /// Whether copies are in the file descriptor store.
@@ -126,26 +126,31 @@ impl Registry {
             siblings.unwrap_or_else(|| (Arc::default(), Arc::new(ProcessCache::sharing(&self.setting.processes))));
         let listener = Arc::new(Listener::new(fd, index, name, siblings));
         listeners.insert(index, listener.clone());
-        if let Err(error) = self.start_threads(&listener) {
-            // If closed, every call in the container would fail. Another container may use up all PIDs for a moment.
-            log!("cannot start threads of the listener {}, trying again: {error}", stored_name(index, &listener.name));
-            lock(&self.pending).push(listener);
+        for thread in 0..THREADS {
+            if let Err(error) = self.start_thread(&listener, thread) {
+                // If closed, every call in the container would fail. Another container may use up all PIDs for a moment.
+                let name = stored_name(index, &listener.name);
+                log!("cannot start a thread of the listener {name}, trying again: {error}");
+                lock(&self.pending).push((listener.clone(), thread));
+            }
         }
     }
 
-    fn start_threads(self: &Arc<Registry>, listener: &Arc<Listener>) -> io::Result<()> {
+    fn start_thread(self: &Arc<Registry>, listener: &Arc<Listener>, thread: usize) -> io::Result<()> {
         let registry = self.clone();
         let on_end = move |listener: &Listener| {
             registry.remove(&mut lock(&registry.listeners), listener);
             registry.signal_change();
         };
-        start_threads(listener, &self.setting, &self.journal, on_end)
+        start_thread(listener, &self.setting, &self.journal, thread, on_end)
     }
 
-    /// Tries again to start threads of waiting listeners. Returns whether some still wait.
+    /// Tries again to start missing threads. Returns whether some are still missing.
     pub(crate) fn retry_pending(self: &Arc<Registry>) -> bool {
         let mut pending = lock(&self.pending);
-        pending.retain(|listener| self.start_threads(listener).is_err());
+        // First threads go first: if a listener has none, all its callers wait.
+        pending.sort_by_key(|(_, thread)| *thread);
+        pending.retain(|(listener, thread)| self.start_thread(listener, *thread).is_err());
         !pending.is_empty()
     }
 
@@ -200,6 +205,8 @@ fn stored_name(index: usize, container: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::pid_lookup::Lookup;
+    use std::time::Instant;
 
     /// The kernel's limit for one string of an environment.
     const MAX_ARG_STRLEN: usize = 131_072;
@@ -210,6 +217,25 @@ mod tests {
         let names: usize = (0..MAX_LISTENERS).map(|index| stored_name(index, &longest).len() + 1).sum();
         // The same number of connections may still wait for their message.
         assert!(2 * names < MAX_ARG_STRLEN, "{names}");
+    }
+
+    #[test]
+    fn missing_second_thread_is_started_later() {
+        let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "", 0) else {
+            return println!("skipped: only root can answer for others");
+        };
+        let registry = Registry::of_this_process(Arc::new(setting)).expect("a registry");
+        let taken = registry.journal.slot(1).expect("the second thread's slot");
+        // Each thread ends at its first call, because this is no listener.
+        registry.add(File::open("/dev/null").expect("any descriptor").into(), "one").expect("room");
+        assert!(registry.retry_pending(), "the second thread has no slot");
+        drop(taken);
+        assert!(!registry.retry_pending());
+        let began = Instant::now();
+        while registry.len() > 0 {
+            assert!(began.elapsed().as_secs() < 60, "a thread is missing");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

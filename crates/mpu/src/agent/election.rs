@@ -8,11 +8,11 @@
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
 use mpu_host::host::Host;
+use mpu_os::file::create_private_folder;
 use mpu_os::lock::{self, HeldLock, LockError};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -110,9 +110,8 @@ impl Registration {
     pub fn register(host: &Host, id: &str) -> Result<Registration, ElectionError> {
         check_id(id)?;
         let dir = host.at(AGENTS_DIR);
-        fs::create_dir_all(&dir).map_err(at(&dir))?;
-        // Root only: a process that locks a file here counts as an agent.
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at(&dir))?;
+        // A process that locks a file here counts as an agent.
+        create_private_folder(&dir).map_err(at(&dir))?;
         let _gate = lock_gate(&dir, GATE_TIMEOUT)?;
         let others = live_agents(&dir, None)?;
         if others.iter().any(|(_, name)| name == id) {
@@ -200,6 +199,7 @@ fn remove_dead_agents(dir: &Path, live_agents: &[(u64, String)], except: &str) {
 mod tests {
     use super::*;
     use mpu_host::host::fake::FakeHost;
+    use std::os::unix::fs::PermissionsExt;
 
     fn turn(fake: &FakeHost, id: &str) -> Registration {
         Registration::register(&fake.host(), id).expect("a place")

@@ -5,7 +5,7 @@
 
 use super::error::InstallError;
 use mpu_host::host::Host;
-use mpu_os::file::{Mode, is_at, replace_file_atomically};
+use mpu_os::file::{Mode, create_private_folder, is_at, replace_file_atomically};
 use mpu_os::lock::{self, LockError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -219,8 +219,7 @@ impl Drop for Journal<'_> {
 fn lock(host: &Host) -> Result<File, InstallError> {
     let dir = host.at(DIR);
     loop {
-        let made = fs::create_dir_all(&dir).and_then(|()| fs::set_permissions(&dir, Permissions::from_mode(0o700)));
-        let folder = match made.and_then(|()| File::open(&dir)) {
+        let folder = match create_private_folder(&dir).and_then(|()| File::open(&dir)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened.map_err(file_error(&dir))?,
         };

@@ -15,9 +15,9 @@ pub enum NriError {
     /// Permission denied.
     #[error("cannot connect to {}", .0.display())]
     Forbidden(PathBuf, #[source] io::Error),
-    /// A socket's path has 107 bytes at most.
-    #[error("{} cannot be the path of a socket", .0.display())]
-    NoPath(PathBuf, #[source] io::Error),
+    /// Too long for a socket's path, which the error names.
+    #[error(transparent)]
+    NoPath(io::Error),
     /// The signals that end it.
     #[error("cannot install signal handlers")]
     Signals(#[source] io::Error),

@@ -85,7 +85,7 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                 return Err(NriError::Forbidden(options.socket.clone(), error));
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                return Err(NriError::NoPath(options.socket.clone(), error));
+                return Err(NriError::NoPath(error));
             }
             Err(error) => {
                 // Log a repeated reason once.

@@ -4,14 +4,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use mpu_core::HostPid;
 use mpu_host::host::Host;
-use mpu_os::file::{Links, read_bounded};
+use mpu_os::file::{Links, create_private_folder, read_bounded};
 use mpu_os::lock::{self, LockError};
 use schemars::JsonSchema;
 use sd_notify::NotifyState;
@@ -110,9 +109,8 @@ impl Drop for Presence {
 
 /// Makes and locks the file, and removes files of dead plugins.
 fn create_locked(folder: &Path, path: &Path) -> io::Result<File> {
-    fs::create_dir_all(folder)?;
-    // Root only: a process that locks a dead plugin's file would make the plugin look alive.
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    // A process that locks a dead plugin's file would make the plugin look alive.
+    create_private_folder(folder)?;
     files(folder).iter().for_each(|other| lock::remove_unheld(other));
     // Readers hold the lock briefly.
     lock::take(path, RETRY_PAUSE * READ_RETRIES as u32).map_err(|error| match error {
@@ -161,6 +159,7 @@ mod tests {
     use rustix::fs::{FlockOperation, flock};
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn plugin_is_visible_while_rewriting_its_file() {

@@ -459,7 +459,7 @@ fn listener_without_thread_is_attended_later() {
         until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
         first=$(send state | {PID}); for pid in $hold $first; do echo $pid >$group/cgroup.procs; done
         echo 2 >$group/pids.max; kill -9 $first
-        tries=0; until grep -q 'cannot start threads of the listener' /run/mpu/log; do
+        tries=0; until grep -q 'cannot start a thread of the listener' /run/mpu/log; do
             sleep 0.05; tries=$((tries+1)); test $tries -lt 1200 || {{ echo never; break; }}
         done
         echo max >$group/pids.max
