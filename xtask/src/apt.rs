@@ -141,7 +141,7 @@ impl Suite {
             suite.configure(&base)?;
             match output(suite.apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"])) {
                 Ok(_) => {
-                    std::fs::write(suite.dir.join("fresh"), "").context("cannot mark the index")?;
+                    suite.mark_fresh()?;
                     return Ok(suite);
                 }
                 Err(error) => {
@@ -236,9 +236,20 @@ impl Suite {
         done.map(drop).with_context(|| format!("cannot download from {}", self.name))
     }
 
+    /// Whether the index is young, and was fetched with these settings.
     fn is_fresh(&self) -> bool {
-        let since = fs_err::metadata(self.dir.join("fresh")).and_then(|fresh| fresh.modified());
+        let fresh = self.dir.join("fresh");
+        let since = fs_err::metadata(&fresh).and_then(|fresh| fresh.modified());
         since.is_ok_and(|since| SystemTime::now().duration_since(since).is_ok_and(|age| age < INDEX_LIFE))
+            && files::read(&fresh).is_ok_and(|settings| settings == self.settings())
+    }
+
+    fn mark_fresh(&self) -> Result<()> {
+        files::write(&self.dir.join("fresh"), self.settings(), 0o644)
+    }
+
+    fn settings(&self) -> String {
+        format!("{}\n{}", self.components, self.apt_conf())
     }
 
     fn configure(&self, base: &str) -> Result<()> {
@@ -248,15 +259,18 @@ impl Suite {
         }
         let line = line(self.kind, base, &self.name, self.components);
         files::write(&self.dir.join("etc/apt/sources.list"), line + "\n", 0o644)?;
+        files::write(&self.dir.join("apt.conf"), self.apt_conf(), 0o644)
+    }
+
+    fn apt_conf(&self) -> String {
         let mut arches = vec![self.arch, Arch::Amd64];
         arches.dedup();
         let arches: String = arches.iter().map(|arch| format!("\"{arch}\"; ")).collect();
-        let own = format!(
-            "Dir \"{}\";\nAPT::Architecture \"{}\";\nAPT::Architectures {{ {arches}}};\n",
+        format!(
+            "Dir \"{}\";\nAPT::Architecture \"{}\";\nAPT::Architectures {{ {arches}}};\n{PRIVATE}",
             self.dir.display(),
             self.arch
-        );
-        files::write(&self.dir.join("apt.conf"), own + PRIVATE, 0o644)
+        )
     }
 
     fn apt(&self, program: &str) -> Command {
@@ -337,6 +351,19 @@ mod tests {
         assert_eq!(files::entries(folder.path()).unwrap(), [own.clone(), machines].map(|path| path));
         let both = "deb http://own x main\ndeb http://more y main\n";
         assert_eq!(files::read(&own.join("sources.list")).unwrap(), both);
+    }
+
+    #[test]
+    fn index_of_other_settings_is_not_fresh() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |components, arch| {
+            let (name, dir) = ("sid".to_owned(), folder.path().to_owned());
+            Suite { name, components, dir, kind: BINARIES, arch }
+        };
+        assert!(!of("main", Arch::Amd64).is_fresh());
+        of("main", Arch::Amd64).mark_fresh().unwrap();
+        assert!(of("main", Arch::Amd64).is_fresh());
+        assert!(!of("main contrib", Arch::Amd64).is_fresh() && !of("main", Arch::Arm64).is_fresh());
     }
 
     /// As apt 2.6 prints it.

@@ -215,10 +215,35 @@ fn modules(release: &str) -> Result<PathBuf> {
     })
 }
 
-/// Makes the certificates once; they are valid for ten years.
+/// Makes the certificates, which are valid for ten years, unless they are there and were made from the same settings.
 fn pki(folder: &Path, scripts: &Path) -> Result<()> {
-    if folder.join("pki/kubelet.kubeconfig").is_file() {
+    let (script, place) = (scripts.join("pki.sh"), folder.join("pki"));
+    let (text, path, made) = (files::read(&script)?, place.display().to_string(), place.join("settings"));
+    // The kubeconfigs have the folder's path.
+    let settings = files::digest([&*text, &*path, SERVER, NODE_ADDRESS]);
+    if files::read(&made).is_ok_and(|made| made == settings) {
         return Ok(());
     }
-    output(command("sh", [scripts.join("pki.sh"), folder.join("pki")]).args([SERVER, NODE_ADDRESS])).map(drop)
+    files::remove(&place)?;
+    output(command("sh", [script, place]).args([SERVER, NODE_ADDRESS]))?;
+    files::write(&made, settings, 0o644)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_follow_script() {
+        let folder = tempfile::tempdir().unwrap();
+        let made_by = |script: &str| {
+            files::write(&folder.path().join("pki.sh"), script, 0o644).unwrap();
+            pki(folder.path(), folder.path()).unwrap();
+            files::read(&folder.path().join("pki/process")).unwrap()
+        };
+        let [script, other] = ["", "# other\n"].map(|more| format!("mkdir \"$1\"\necho $$ >\"$1/process\"\n{more}"));
+        let first = made_by(&script);
+        assert_eq!(made_by(&script), first);
+        assert_ne!(made_by(&other), first);
+    }
 }

@@ -47,8 +47,8 @@ pub enum GenerateError {
     Unknown(#[from] UnknownDevice),
     #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
     Nothing(&'static str),
-    #[error("empty device edits: the driver reports no UUID of these GPUs: use --device-name-strategy=index")]
-    NoUuid,
+    #[error("the driver reports no UUID of device {}: use --device-name-strategy=index", .0.join(", "))]
+    NoUuid(Vec<String>),
     #[error("empty device edits: device '{0}' has no node, {1} is not there")]
     NoNode(String, String),
     #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
@@ -135,20 +135,23 @@ fn gpu_devices(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Conta
         return Ok((vec![none], common));
     }
     let shared: BTreeSet<_> = common.device_nodes.iter().map(|node| node.path.clone()).collect();
-    let mut devices = Vec::new();
-    let selections = selections(driver, &request.devices)?;
-    for selection in &selections {
+    let (mut devices, mut unnamed) = (Vec::new(), Vec::new());
+    for selection in &selections(driver, &request.devices)? {
         let nodes = driver.nodes(selection, Capabilities::WHOLE);
         let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
         let mut container_edits = inject::nodes_and_links(driver, selection.gpus.iter().copied(), own, &request.edits);
         container_edits.hooks.extend(inject::memory_limits_hook(driver, selection, &request.edits));
-        for name in names(selection, &request.names) {
+        let own_names = names(selection, &request.names);
+        if own_names.is_empty() {
+            unnamed.extend(names(selection, &[Naming::Index]));
+        }
+        for name in own_names {
             devices.push(Device { name, annotations: Default::default(), container_edits: container_edits.clone() });
         }
     }
-    match devices.is_empty() && !selections.is_empty() {
-        true => Err(GenerateError::NoUuid),
-        false => Ok((devices, common)),
+    match unnamed.is_empty() {
+        true => Ok((devices, common)),
+        false => Err(GenerateError::NoUuid(unnamed)),
     }
 }
 

@@ -75,6 +75,10 @@ fn edits(at: &str, edits: &ContainerEdits) -> Result<(), Invalid> {
         if let Some(kind) = node.kind.as_deref().filter(|kind| !["", "b", "c", "u", "p"].contains(kind)) {
             return fails("deviceNodes", format!("'{kind}' is no type of node; c, b, u and p are"));
         }
+        // -1 would mean "any" in the device cgroup.
+        if node.major.into_iter().chain(node.minor).any(|number| number < 0) {
+            return fails("deviceNodes", format!("a number of '{}' is negative", node.path));
+        }
         let letters = |text: &str| text == "none" || text.chars().all(|letter| "rwm".contains(letter));
         if let Some(bad) = node.permissions.as_deref().filter(|text| !letters(text)) {
             return fails("deviceNodes", format!("permissions '{bad}' are not of r, w and m"));
@@ -134,6 +138,8 @@ mod tests {
         assert_eq!(error_of(r#"{"deviceNodes":[{"path":""}]}"#), "devices[0].deviceNodes: a path is empty");
         assert!(error_of(r#"{"deviceNodes":[{"path":"/dev/a","type":"d"}]}"#).contains("'d' is no type of node"));
         assert!(error_of(r#"{"deviceNodes":[{"path":"/dev/a","permissions":"rx"}]}"#).contains("'rx'"));
+        assert!(error_of(r#"{"deviceNodes":[{"path":"/dev/a","major":-1}]}"#).contains("'/dev/a' is negative"));
+        assert!(error_of(r#"{"deviceNodes":[{"path":"/dev/a","minor":-1}]}"#).contains("'/dev/a' is negative"));
         assert!(error_of(r#"{"mounts":[{"hostPath":"/a","containerPath":""}]}"#).contains("mounts"));
         assert!(error_of(r#"{"hooks":[{"hookName":"never","path":"/a"}]}"#).contains("'never' is no hook"));
         assert!(error_of(r#"{"hooks":[{"hookName":"poststop","path":""}]}"#).contains("path of a poststop hook"));

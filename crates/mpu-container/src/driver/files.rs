@@ -4,7 +4,7 @@ use super::ldcache::{self, Abi};
 pub use super::root_dir::File;
 use super::root_dir::RootDir;
 use super::tables::{self, FileRow, Suffix};
-use super::{Driver, DriverError, elf};
+use super::{Driver, DriverError, DriverRoot, elf};
 use crate::capability::{Capabilities, Capability};
 use mpu_os::file::{self, Links};
 use std::path::{Path, PathBuf};
@@ -59,6 +59,16 @@ pub struct Link {
 
 const CACHE: &str = "etc/ld.so.cache";
 
+/// The folders below the driver's root that may have its firmware, in a subfolder for each release. The kernel's order.
+pub fn firmware_folders(root: &DriverRoot) -> impl Iterator<Item = PathBuf> {
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let own = root.kernel_files.join("sys/module/firmware_class/parameters/path");
+    let own = std::fs::read_to_string(own).unwrap_or_default();
+    let own = Some(own.trim().trim_start_matches('/').to_owned()).filter(|own| !own.is_empty());
+    let usual = tables::FIRMWARE_FOLDERS.iter().map(move |folder| folder.replace("KERNEL", &kernel));
+    own.into_iter().chain(usual).map(|folder| Path::new(&folder).join("nvidia"))
+}
+
 impl Driver {
     /// The files of these capabilities. Every capability brings firmware; an empty set brings nothing. It is an error if no library of
     /// the driver's release exists.
@@ -96,14 +106,8 @@ impl Driver {
     }
 
     fn firmware(&self, search: &Search<'_>) -> Vec<File> {
-        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-        let own = self.root.kernel_files.join("sys/module/firmware_class/parameters/path");
-        let own = std::fs::read_to_string(own).unwrap_or_default();
-        let own = own.trim().trim_start_matches('/');
-        let usual = tables::FIRMWARE_FOLDERS.iter().map(|folder| folder.replace("KERNEL", &kernel));
-        let folders = Some(own.to_owned()).filter(|own| !own.is_empty()).into_iter().chain(usual);
-        for folder in folders {
-            let folder = Path::new(&folder).join("nvidia").join(&self.version);
+        for folder in firmware_folders(&self.root) {
+            let folder = folder.join(&self.version);
             let Some((_, names)) = search.root_dir.names(&folder) else { continue };
             let of_gsp = names.iter().filter(|name| name.starts_with("gsp") && name.ends_with(".bin"));
             let found: Vec<File> =

@@ -280,19 +280,26 @@ fn headings(table: &Table, all: &mut Vec<isize>) {
     }
 }
 
-/// Whether a comment is directly below the heading of a table without keys, and a blank line or the file's end follows the comment.
-/// The parser attaches such a comment to the next heading.
+/// Whether a table without keys has comments of its own: directly below its heading, with a blank line or the file's end after them, or
+/// keys that are commented out. The parser attaches such comments to the next heading.
 fn has_comments_below(root: &DocumentMut, path: &[&str]) -> bool {
     let own =
         table_at(root, path).filter(|table| !table.is_implicit() && table.iter().all(|(_, item)| item.is_table()));
     let Some(own) = own.and_then(Table::position) else { return false };
     let mut all = Vec::new();
     headings(root, &mut all);
-    let below = match all.into_iter().filter(|position| *position > own).min() {
-        Some(next) => text_above_heading(root, next).filter(|text| text.contains("\n\n") || text.contains("\n\r\n")),
-        None => root.trailing().as_str(),
-    };
-    below.is_some_and(|text| text.trim_start_matches([' ', '\t']).starts_with('#'))
+    let next = all.into_iter().filter(|position| *position > own).min();
+    let below = next.map_or(root.trailing().as_str(), |next| text_above_heading(root, next)).unwrap_or_default();
+    let is_apart = next.is_none() || below.contains("\n\n") || below.contains("\n\r\n");
+    is_apart && below.trim_start_matches([' ', '\t']).starts_with('#') || has_commented_key(below)
+}
+
+/// Whether a text has a line such as `#key = 1`, before any heading that is commented out, too.
+fn has_commented_key(text: &str) -> bool {
+    let is_key = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.\"'".contains(c)) && !key.is_empty();
+    let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix('#').map(str::trim));
+    let mut own = comments.take_while(|comment| !comment.starts_with('['));
+    own.any(|comment| comment.split_once('=').is_some_and(|(key, _)| is_key(key.trim_end())))
 }
 
 /// The text above the heading at a position.

@@ -724,6 +724,8 @@ fn heading_with_comments_below_stays() {
     for text in [
         "[engine]\n[engine.runtimes]\n#crun = [\"/x\"]\n\n[engine.volume_plugins]\n",
         "[engine.runtimes]\n#crun = [\"/x\"]\n",
+        "[engine.runtimes]\n\n# crun = [\"/x\"]\n",
+        "[engine.runtimes]\n# Ann's\n#crun = [\"/x\"]\n[engine.volume_plugins]\n",
     ] {
         let host = TestHost::new(Engine::Podman).top(text);
         let mut files = host.files.clone();

@@ -1,7 +1,7 @@
 //! The program `refresh`: keeps this host's CDI file up to date.
 //!
 //! No event covers all changes of drivers, MIG devices and libraries. So a few files of `/proc` and `/dev` are read every two seconds,
-//! which costs the driver nothing and does not keep it loaded.
+//! and the driver's other files are looked up. That costs the driver nothing and does not keep it loaded.
 
 mod watch;
 

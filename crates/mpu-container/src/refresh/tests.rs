@@ -36,7 +36,9 @@ fn file_follows_driver() {
     assert_eq!(check(), Some(Outcome::Written), "the file itself is looked at");
     host.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 3\n");
     assert!(check().is_some(), "a MIG device");
-    for later in ["run/nvidia-persistenced/socket", "dev/dri/renderD128"] {
+    let firmware = format!("lib/firmware/nvidia/{RELEASE}/gsp_ga10x.bin");
+    let manifest = "usr/share/vulkan/icd.d/nvidia_icd.json";
+    for later in ["run/nvidia-persistenced/socket", "dev/dri/renderD128", "usr/bin/nvidia-imex", manifest, &firmware] {
         host.write(later, "");
         assert!(check().is_some(), "{later}");
     }

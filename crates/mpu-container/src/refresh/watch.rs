@@ -2,7 +2,9 @@
 
 use super::{Outcome, RefreshError, refresh};
 use crate::char_links;
-use crate::driver::{DriverRoot, tables};
+use crate::driver::DriverRoot;
+use crate::driver::files::firmware_folders;
+use crate::driver::tables::{self, FileRow};
 use crate::output::eprint_line;
 use std::fmt::Write as _;
 use std::fs;
@@ -15,6 +17,16 @@ const FOLDERS: [(&str, u32); 2] = [("proc/driver/nvidia/gpus", 1), ("proc/driver
 
 /// Files that are replaced with the driver's libraries.
 const FILES: [&str; 2] = ["etc/ld.so.cache", "usr/bin/nvidia-smi"];
+
+/// Files that may come and go without the libraries, and the folders that may have them.
+const TABLES: [(&[FileRow], &[&str]); 6] = [
+    (tables::PROGRAMS, tables::PROGRAM_FOLDERS),
+    (tables::SOCKETS, &["."]),
+    (tables::DATA, tables::DATA_FOLDERS),
+    (tables::OPENCL, tables::DATA_FOLDERS),
+    (tables::VULKAN, tables::DATA_FOLDERS),
+    (tables::VULKAN, &["."]),
+];
 
 /// Limit of entries, above any driver's.
 const MAX_ENTRIES: usize = 4096;
@@ -76,8 +88,16 @@ fn driver_state(root: &DriverRoot) -> String {
     for file in FILES {
         text.push_str(&file_stamp(&root.files.join(file)));
     }
-    let sockets = tables::SOCKETS.iter().filter(|socket| root.files.join(socket.name).exists());
-    sockets.for_each(|socket| text.push_str(socket.name));
+    for (rows, folders) in TABLES {
+        let paths = folders.iter().flat_map(|folder| rows.iter().map(move |row| Path::new(folder).join(row.name)));
+        for path in paths.filter(|path| root.files.join(path).exists()) {
+            let _ = write!(text, "{} ", path.display());
+        }
+    }
+    // One folder for each release, with its files.
+    for folder in firmware_folders(root) {
+        append_names(&root.files.join(folder), 2, &mut left, &mut text);
+    }
     text
 }
 

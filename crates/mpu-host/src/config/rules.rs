@@ -134,10 +134,11 @@ pub fn selector_fault(sees: Visibility, selector: &Selector) -> Option<String> {
         }
         _ => {}
     }
-    let sound = compile_selector(sees, selector).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
     // In a compiled glob, more text surrounds an id or name.
-    let longest = if matches!(selector, Selector::Cgroup(_)) { LONGEST_GLOB } else { LONGEST_GLOB - 72 };
-    (!sound).then(|| format!("a glob is at most {longest} characters"))
+    let compiled = compile_selector(sees, selector);
+    let longest = compiled.iter().filter_map(|line| line.split_once(' ')).map(|(_, glob)| glob.len()).max();
+    let excess = longest.unwrap_or(0).saturating_sub(LONGEST_GLOB);
+    (excess > 0).then(|| format!("a glob is at most {} characters", glob.len() - excess))
 }
 
 /// The fault of a rule with a label, if any. Source: Kubernetes, "Labels and Selectors" and "Object Names and IDs".
@@ -243,8 +244,10 @@ mod tests {
         for (selector, expected) in [
             (Selector::Cgroup(format!("/{}", "a".repeat(254))), None),
             (Selector::Cgroup(format!("/{}", "a".repeat(255))), Some("a glob is at most 255 characters")),
-            (Selector::Container("a".repeat(183)), None),
-            (Selector::Container("a".repeat(255)), Some("a glob is at most 183 characters")),
+            (Selector::Container("a".repeat(192)), None),
+            (Selector::Container("a".repeat(193)), Some("a glob is at most 192 characters")),
+            (Selector::Pod("a".repeat(202)), None),
+            (Selector::Pod("a".repeat(203)), Some("a glob is at most 202 characters")),
         ] {
             assert_eq!(selector_fault(Visibility::Host, &selector).as_deref(), expected);
         }

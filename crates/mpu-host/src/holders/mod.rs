@@ -77,6 +77,8 @@ pub struct Scanner {
     limits: TimeLimits,
     /// The driver's last description of its GPUs.
     gpus: Vec<DriverGpu>,
+    /// Threads that still wait for the driver to describe a GPU.
+    waiting: Vec<JoinHandle<()>>,
     /// Threads that are still blocked at a process, and their results until then.
     stuck: BTreeMap<HostPid, (ProcessScan, JoinHandle<()>)>,
 }
@@ -160,9 +162,10 @@ impl Scanner {
         slow: &mut Duration,
         all: &mut BTreeMap<HostPid, ProcessScan>,
     ) {
-        // Once the driver has not described a GPU in time, it is not read again.
-        if self.gpus.iter().all(|gpu| gpu.minor.is_some()) {
-            self.gpus = nodes::gpus(host);
+        // While the driver still owes the description of a GPU, no more threads wait for it.
+        self.waiting.retain(|thread| !thread.is_finished());
+        if self.waiting.is_empty() {
+            (self.gpus, self.waiting) = nodes::describe_gpus(host);
         }
         let mut left = pids.iter();
         while let (Some(limit), false) = (self.limits.for_next(*slow), left.as_slice().is_empty()) {

@@ -9,7 +9,7 @@ use mpu_os::devices::character_majors;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Minors of [`NVIDIA_MAJOR`] that are no GPU (nv.h of every release).
@@ -35,21 +35,27 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them. If the driver does not describe a GPU in time, only its
 /// address and index are set.
 pub fn gpus(host: &Host) -> Vec<DriverGpu> {
+    describe_gpus(host).0
+}
+
+/// The same, and the threads that still wait for the driver's description of a GPU.
+pub(super) fn describe_gpus(host: &Host) -> (Vec<DriverGpu>, Vec<JoinHandle<()>>) {
     let folder = "/proc/driver/nvidia/gpus";
     let entries = std::fs::read_dir(host.at(folder)).into_iter().flatten().flatten();
     let mut addresses: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     addresses.sort();
     let (sender, receiver) = mpsc::channel();
+    let mut threads = Vec::new();
     for (index, address) in addresses.iter().enumerate() {
         let (sender, host, path) = (sender.clone(), host.clone(), format!("{folder}/{address}/information"));
-        let read = move || sender.send((index, host.text(path).unwrap_or_default()));
-        let _ = thread::Builder::new().spawn(read);
+        let read = move || drop(sender.send((index, host.text(path).unwrap_or_default())));
+        threads.push(thread::Builder::new().spawn(read).ok());
     }
     drop(sender);
     let mut texts = vec![String::new(); addresses.len()];
     let end = Instant::now() + TIMEOUT;
     while let Ok((index, text)) = receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        texts[index] = text;
+        (texts[index], threads[index]) = (text, None);
     }
     let gpu = |((address, text), index): ((String, String), u32)| {
         let field =
@@ -57,7 +63,8 @@ pub fn gpus(host: &Host) -> Vec<DriverGpu> {
         let uuid = field("GPU UUID").filter(|uuid| !uuid.contains('?')).map(str::to_string);
         DriverGpu { index, minor: field("Device Minor").and_then(|minor| minor.parse().ok()), uuid, address }
     };
-    addresses.into_iter().zip(texts).zip(0..).map(gpu).collect()
+    let gpus = addresses.into_iter().zip(texts).zip(0..).map(gpu).collect();
+    (gpus, threads.into_iter().flatten().collect())
 }
 
 /// A node of the driver.

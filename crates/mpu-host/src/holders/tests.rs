@@ -293,6 +293,23 @@ fn stuck_driver_does_not_stop_scan() {
 }
 
 #[test]
+fn late_gpu_description_is_read() {
+    let fake = host();
+    let file = "/proc/driver/nvidia/gpus/0000:65:00.0/information";
+    pipe(&fake, file);
+    process(&fake, 67, 'S');
+    let mut scanner = Scanner::default();
+    let mut minors = || {
+        scanner.scan(&fake.host()).expect("a folder /proc");
+        scanner.gpus.iter().map(|gpu| gpu.minor).collect::<Vec<_>>()
+    };
+    assert_eq!(minors(), [Some(1), None]);
+    fake.remove(file);
+    fake.write(file, "Device Minor: \t 0\n");
+    assert_eq!(minors(), [Some(1), Some(0)]);
+}
+
+#[test]
 fn mapping_is_found_after_threads_ended() {
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let fake = FakeHost { dir: memory.expect("a folder") };

@@ -94,6 +94,7 @@ pub struct Registration {
     dir: PathBuf,
     id: String,
     order: u64,
+    pub(super) gate_timeout: Duration,
     _alive: File,
 }
 
@@ -126,19 +127,19 @@ impl Registration {
         let order = saved.unwrap_or_else(|| others.iter().map(|(order, _)| order + 1).max().unwrap_or(1));
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{order}")).map_err(at(&path))?;
         remove_dead_agents(&dir, &others, id);
-        Ok(Registration { dir, id: id.to_string(), order, _alive: file })
+        Ok(Registration { dir, id: id.to_string(), order, gate_timeout: GATE_TIMEOUT, _alive: file })
     }
 
     /// The leader, if it is not this agent.
     pub fn other_leader(&self) -> Result<Option<String>, ElectionError> {
-        let _gate = lock_gate(&self.dir, GATE_TIMEOUT)?;
+        let _gate = lock_gate(&self.dir, self.gate_timeout)?;
         let youngest = live_agents(&self.dir, Some(&self.id))?.into_iter().max();
         Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
     }
 
     /// Deregisters. If no other agent lives, `last` runs before one can register.
     pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<LeaveResult<T>, ElectionError> {
-        let _gate = lock_gate(&self.dir, GATE_TIMEOUT)?;
+        let _gate = lock_gate(&self.dir, self.gate_timeout)?;
         let others = live_agents(&self.dir, Some(&self.id))?;
         let _ = fs::remove_file(self.dir.join(format!("{}.{LOCK_SUFFIX}", self.id)));
         Ok(match others.into_iter().max() {

@@ -164,8 +164,8 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One round. Fails only if the agents' folder cannot be used or its gate stays locked. Other errors are logged, and
-    /// the next round tries again.
+    /// One round. Fails only if the agents' folder cannot be used. Other errors are logged, and the next round tries
+    /// again.
     pub fn round(&mut self) -> Result<(), Explained> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {
@@ -173,14 +173,17 @@ impl<'a> Agent<'a> {
             (self.last_measurement, self.failures, self.next_try) = (None, 0, 0);
             self.driver = driver;
         }
-        let (doing, text) = match (self.registration.other_leader()?, self.driver.clone()) {
-            (Some(other), _) => (Activity::StandsBy, format!("standing by: agent {other} manages the engine")),
-            (None, None) => {
+        let (doing, text) = match (self.registration.other_leader(), self.driver.clone()) {
+            // The process that holds the gate may be stuck for a while.
+            (Err(error @ ElectionError::Held(_)), _) => (Activity::Failed, error_with_fix(&error)),
+            (Err(error), _) => return Err(error.into()),
+            (Ok(Some(other)), _) => (Activity::StandsBy, format!("standing by: agent {other} manages the engine")),
+            (Ok(None), None) => {
                 // A wrong label is reported at once, not when the driver comes.
                 self.configured_engine();
                 (Activity::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string())
             }
-            (None, Some(version)) => self.maintain_engine(&version)?,
+            (Ok(None), Some(version)) => self.maintain_engine(&version)?,
         };
         self.log_change(doing, &text);
         let can_measure = matches!(doing, Activity::Watches | Activity::StandsBy | Activity::LeavesToNode);

@@ -189,8 +189,8 @@ fn rootless(host: &Host) -> CheckResult {
 const BY_WRAPPER: &str =
     "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default   # or containerd 2.3 or later";
 
-/// Whether all plugins serve. Reports a plugin that does not, if there is one; without a plugin, whether the configuration
-/// asks for one.
+/// Whether all plugins serve. Reports the plugin that serves the fewest containers; without a plugin, whether the
+/// configuration asks for one.
 fn nri(host: &Host) -> CheckResult {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return CheckResult::skipped("the module serves every container");
@@ -200,11 +200,6 @@ fn nri(host: &Host) -> CheckResult {
     }
     let plugins = presence::plugins(host);
     let of = |standing| plugins.iter().find(|plugin: &&Plugin| plugin.standing == standing);
-    if let Some(plugin) = of(Standing::Partly) {
-        let what =
-            format!("{}, which sends no profiles: only containers without a seccomp profile are served", plugin.words);
-        return CheckResult::attention(what, BY_WRAPPER);
-    }
     if let Some(plugin) = of(Standing::Useless) {
         return CheckResult::attention(
             format!("{}, which lets no plugin set a seccomp profile", plugin.words),
@@ -216,6 +211,11 @@ fn nri(host: &Host) -> CheckResult {
             plugin.words.clone(),
             "sudo journalctl -u containerd | grep -i nri   # NRI is on by default since containerd 2.0: [plugins.'io.containerd.nri.v1.nri']",
         );
+    }
+    if let Some(plugin) = of(Standing::Partly) {
+        let what =
+            format!("{}, which sends no profiles: only containers without a seccomp profile are served", plugin.words);
+        return CheckResult::attention(what, BY_WRAPPER);
     }
     if let Some(plugin) = of(Standing::Serves) {
         return CheckResult::ok(&plugin.words);
@@ -329,8 +329,11 @@ mod tests {
         let other = host.at(FOLDER).join("1.json");
         std::fs::copy(host.at(FOLDER).join(format!("{}.json", std::process::id())), &other).expect("copied");
         let _lock = mpu_os::lock::take(&other, std::time::Duration::ZERO).expect("a lock");
-        presence.publish(Standing::Serves, "registered");
-        assert_eq!(nri(&host).level, Level::Attention);
+        for standing in [Standing::Partly, Standing::Serves] {
+            presence.publish(standing, "registered");
+            let result = nri(&host);
+            assert_eq!((result.level, &*result.text), (Level::Attention, "waiting"), "{standing:?}");
+        }
         std::fs::remove_file(&other).expect("removed");
         drop(presence);
         fake.write(mpu_host::config::FILE, "engine = \"notify\"\nnri = true\n");

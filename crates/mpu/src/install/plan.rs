@@ -165,6 +165,12 @@ fn is_config(path: &Path) -> bool {
     path == Path::new(mpu_host::config::FILE)
 }
 
+/// Whether the administrator changed a file of `/etc` since its installation.
+fn is_edited(host: &Host, file: &Installed) -> bool {
+    let found = fs::read(host.at(&file.path));
+    file.path.starts_with("/etc") && found.is_ok_and(|bytes| sha256(&bytes) != file.sha256)
+}
+
 /// The step that writes an item; none if the host already has it. Keeps a file of `/etc` that the administrator
 /// changed.
 fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
@@ -206,8 +212,8 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
     if tools.systemd {
         steps.push(on_rollback(split_words("systemctl daemon-reload")));
     }
-    let gone = replaced.into_iter().flat_map(|old| &old.files).map(|file| file.path.clone());
-    let gone: Vec<PathBuf> = gone.filter(|path| !items.iter().any(|item| item.path == *path)).collect();
+    let gone = replaced.into_iter().flat_map(|old| &old.files);
+    let gone: Vec<&Installed> = gone.filter(|file| !items.iter().any(|item| item.path == file.path)).collect();
     steps.extend(items.into_iter().filter_map(|item| write(host, item, old)));
     if dkms && !old.is_some_and(|old| old.version == VERSION && old.dkms) {
         let undo = format!("dkms remove -m mpu -v {VERSION} --all");
@@ -234,7 +240,10 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
     }
     if let Some(old) = replaced {
         steps.extend(old.dkms.then(|| dkms_remove(&old.version)));
-        steps.extend(gone.into_iter().map(Action::Remove).map(step));
+        for file in gone {
+            let is_kept = is_edited(host, file);
+            steps.push(step(if is_kept { Action::Keep } else { Action::Remove }(file.path.clone())));
+        }
         steps.push(step(Action::Remove(layout::dkms_sources(&old.version))));
     }
     steps.extend(write(host, record, None));
@@ -257,8 +266,7 @@ pub fn uninstall(host: &Host, record: &Record, purge: bool) -> Vec<Step> {
         steps.push(dkms_remove(&record.version));
     }
     for file in &record.files {
-        let is_changed = fs::read(host.at(&file.path)).is_ok_and(|bytes| sha256(&bytes) != file.sha256);
-        let is_kept = is_config(&file.path) && is_changed && !purge;
+        let is_kept = is_config(&file.path) && is_edited(host, file) && !purge;
         steps.push(step(if is_kept { Action::Keep } else { Action::Remove }(file.path.clone())));
     }
     // The administrator may have replaced a folder by a link, which stays.

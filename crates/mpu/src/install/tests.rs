@@ -538,6 +538,23 @@ fn edited_unit_survives_reinstallation() {
 }
 
 #[test]
+fn upgrade_keeps_edited_old_file() {
+    const EDITED: &str = "/etc/systemd/system/mpu-old.service";
+    const UNTOUCHED: &str = "/etc/udev/rules.d/70-mpu-old.rules";
+    let node = Node::new();
+    node.record("0.0.9");
+    let mut record = Record::read(&node.host()).expect("a record");
+    for (path, text) in [(EDITED, "edited"), (UNTOUCHED, "shipped")] {
+        record.files.push(Installed { path: path.into(), sha256: sha256(b"shipped") });
+        node.write(path, text);
+    }
+    node.write(RECORD, &serde_json::to_string(&record).expect("JSON"));
+    let done = node.install().expect("upgraded");
+    assert!(done.steps.iter().any(|step| step.kind == Kind::Keep && step.what == EDITED), "{:?}", done.steps);
+    assert_eq!([EDITED, UNTOUCHED].map(|path| node.text(path)), [Some("edited".to_string()), None]);
+}
+
+#[test]
 fn removed_package_is_not_installed() {
     let node = Node::new();
     node.write("/var/lib/dpkg/info/mpu.list", "/etc/mpu/config.toml\n");

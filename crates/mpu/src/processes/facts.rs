@@ -104,7 +104,7 @@ impl Facts {
 
 /// One scan of many processes, with the facts that they share.
 pub struct ScanContext<'a> {
-    host: &'a Host,
+    pub(super) host: &'a Host,
     depth: Depth,
     /// All processes that the driver lists.
     listed: BTreeSet<HostPid>,
@@ -115,7 +115,7 @@ pub struct ScanContext<'a> {
 
 impl ScanContext<'_> {
     /// Whether this PID still belongs to the process that started then.
-    fn is_same_process(&self, pid: HostPid, ticks: u64) -> bool {
+    pub(super) fn is_same_process(&self, pid: HostPid, ticks: u64) -> bool {
         stat_in(self.host, &format!("/proc/{}", pid.get()))
             .is_some_and(|stat| maker::started_ticks(&stat) == Some(ticks))
     }

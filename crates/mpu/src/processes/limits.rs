@@ -3,6 +3,7 @@
 //!
 //! Source: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; open kernel modules 615, `os.c` (the region's name).
 
+use super::facts::ScanContext;
 use mpu_core::HostPid;
 use mpu_host::containers;
 use mpu_host::host::Host;
@@ -31,10 +32,15 @@ impl Limits {
         Limits { mount, texts: HashMap::new() }
     }
 
-    /// The most bytes that a process may use of the GPU with this bus address (`00000000:65:00.0`).
-    pub fn of_process(&mut self, host: &Host, pid: HostPid, bus: Option<&str>) -> Option<u64> {
-        let (mount, bus) = (self.mount?, bus?);
+    /// The most bytes that the process that started at `ticks` may use of the GPU with this bus address
+    /// (`00000000:65:00.0`). None if it has ended.
+    pub fn of_process(&mut self, context: &ScanContext, pid: HostPid, ticks: u64, bus: Option<&str>) -> Option<u64> {
+        let (host, mount, bus) = (context.host, self.mount?, bus?);
         let cgroups = containers::cgroups_of(host, pid)?;
+        // The file may belong to the next process with this PID.
+        if !context.is_same_process(pid, ticks) {
+            return None;
+        }
         let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?);
         // A path begins with `..` if the cgroup is outside the reader's cgroup namespace.
         if !path.components().all(|part| matches!(part, Component::Normal(_))) {

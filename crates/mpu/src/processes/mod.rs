@@ -63,9 +63,10 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
             let utilisation = samples.as_ref().and_then(|samples| utilisation_of(pid, samples));
             let facts = cache.of(&context, pid);
+            let bus = gpu.gpu.bus_id.as_deref();
             // The PID of an ended process may belong to another process, in another cgroup.
             let limit = limits.as_mut().zip(facts.start_ticks);
-            let limit = limit.and_then(|(limits, _)| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
+            let limit = limit.and_then(|(limits, ticks)| limits.of_process(&context, pid, ticks, bus));
             processes.push(GpuProcess {
                 pid,
                 gpu: gpu.gpu.index,

@@ -146,6 +146,18 @@ fn reused_pid_keeps_no_facts_of_successor() {
 }
 
 #[test]
+fn limit_of_successor_is_none() {
+    let fake = host();
+    let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
+    fake.write("/sys/fs/cgroup/dmem.capacity", region);
+    fake.write("/sys/fs/cgroup/system.slice/dmem.max", region);
+    let host = fake.host();
+    let context = cache(Depth::Everything).begin(&host, BTreeSet::from([pid(20001)]));
+    let limit = |ticks| Limits::of(&host).of_process(&context, pid(20001), ticks, Some("00000000:1B:00.0"));
+    assert_eq!((limit(12_345), limit(99_999)), (Some(1 << 30), None));
+}
+
+#[test]
 fn process_with_moved_descriptors_keeps_container() {
     let name = |fake: &FakeHost| facts(fake, &mut cache(Depth::Owner), 20001).container.map(|container| container.id);
     let expected = Some(LONG.to_string());
