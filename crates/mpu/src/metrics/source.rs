@@ -2,7 +2,7 @@
 
 use super::collect::{ReadError, Sources};
 use super::page::HostFacts;
-use super::usage::{Amounts, Container, ContainerNames, Gpu, Job, Usage, Use};
+use super::usage::{Container, ContainerNames, Gpu, Job, Usage, Use};
 use crate::processes::{self, GpuProcess, Snapshot};
 use mpu_engine::observe;
 use mpu_host::driver::Driver;
@@ -137,13 +137,8 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         pid: process.pid,
         container_pid: process.container_pid,
         start_ticks: process.start_ticks,
-        amounts: Amounts {
-            memory: process.memory,
-            sm: process.utilisation.map(|u| u.gpu),
-            transfer: process.utilisation.map(|u| u.memory),
-            encoder: process.utilisation.map(|u| u.encoder),
-            decoder: process.utilisation.map(|u| u.decoder),
-        },
+        memory: process.memory,
+        utilisation: process.utilisation,
     }
 }
 
@@ -228,7 +223,8 @@ mod tests {
             pid: mpu_core::HostPid::new(4711).expect("a PID"),
             container_pid: mpu_core::ViewPid::new(7),
             start_ticks: Some(9),
-            amounts: Amounts { memory: Some(5), sm: Some(1), ..Amounts::default() },
+            memory: Some(5),
+            utilisation: Some(processes::Utilisation { gpu: 1, ..processes::Utilisation::default() }),
         };
         let gpu = Gpu {
             index: 1,

@@ -5,7 +5,7 @@ use mpu_host::cgroup::Job;
 use mpu_host::containers::Container;
 use mpu_rm::EngineSample;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// All GPUs and their processes at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -157,7 +157,7 @@ impl Kind {
 }
 
 /// Shares of a GPU's engines, in percent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Utilisation {
     /// Compute and graphics.
     pub gpu: u32,
