@@ -76,7 +76,7 @@ fn holders_have_owner_and_end_command() {
     let first = &seen.processes[0];
     assert_eq!((first.uid, first.user.as_deref(), first.started), (Some(1000), Some("ada"), Some(1_700_000_123)));
     assert_eq!(seen.processes[2].role, Some(Role::Persistenced));
-    assert_eq!(seen.processes[2].uses[0].gpu, Some(1));
+    assert_eq!(seen.processes[2].uses[0].node.gpu, Some(1));
     assert_eq!((seen.in_flight.len(), seen.free, seen.exit()), (1, false, Exit::Ok));
     let text = seen.text(Style::Plain);
     for words in ["pod vision/train-0", "job 77.0", "(persistence daemon)", "py\\nth\u{fffd}on3", "GPU 1 is in use"] {
