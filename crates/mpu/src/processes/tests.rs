@@ -40,9 +40,7 @@ fn host() -> FakeHost {
 const DRIVERS: &str = "/dev/full";
 
 fn descriptor(fake: &FakeHost, number: u32, descriptor: u32, target: &str) {
-    let folder = fake.host().at(format!("/proc/{number}/fd"));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    std::os::unix::fs::symlink(target, folder.join(descriptor.to_string())).expect("a link");
+    fake.link(&format!("/proc/{number}/fd/{descriptor}"), target);
 }
 
 fn makers() -> maker::Look {
@@ -136,11 +134,10 @@ fn reused_pid_keeps_no_facts_of_successor() {
     assert_eq!((facts.container, facts.container_pid, process.memory), (None, None, Some(64 << 20)));
     assert_eq!((facts.start_ticks, process.memory_limit), (None, None), "the heir's cgroup is not its own");
     // Now as its own maker; a process seen with the driver stays its owner.
-    let own = fake.host().at("/proc/20001/fd/4");
-    std::os::unix::fs::symlink(DRIVERS, &own).expect("a link");
+    descriptor(&fake, 20001, 4, DRIVERS);
     let process = look().processes.remove(0);
     assert_eq!((process.facts.name.as_deref(), process.memory_limit), (Some("python3"), Some(1 << 30)));
-    std::fs::remove_file(own).expect("ours");
+    fake.remove("/proc/20001/fd/4");
     assert_eq!(look().processes[0].facts.name.as_deref(), Some("python3"));
 }
 
@@ -154,9 +151,7 @@ fn process_with_moved_descriptors_keeps_container() {
     fake.remove("/proc/20001/fd");
     descriptor(&fake, 20001, 3, "/dev/null");
     assert_eq!(name(&fake), None, "an heir");
-    let table = fake.host().at("/proc/20001/task/20009/fd");
-    std::fs::create_dir_all(&table).expect("a folder");
-    std::os::unix::fs::symlink(DRIVERS, table.join("7")).expect("a link");
+    fake.link("/proc/20001/task/20009/fd/7", DRIVERS);
     assert_eq!(name(&fake), expected);
 }
 
@@ -437,8 +432,7 @@ fn command_line_without_answer_is_none() {
     };
     let fake = host();
     fake.remove("/proc/20001/cmdline");
-    let line = fake.host().at("/proc/20001/cmdline");
-    std::os::unix::fs::symlink(format!("/proc/{}/cmdline", blocked.1), line).expect("a link");
+    fake.link("/proc/20001/cmdline", format!("/proc/{}/cmdline", blocked.1));
     let began = std::time::Instant::now();
     let mut cache = cache(Depth::Everything);
     // All together have a limit.
