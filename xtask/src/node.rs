@@ -118,17 +118,8 @@ pub enum Play {
 
 impl Play {
     /// Its name on the command line, and of its file in tests/node.
-    pub fn name(self) -> &'static str {
-        match self {
-            Play::Package => "package",
-            Play::Life => "life",
-            Play::Kernels => "kernels",
-            Play::SecureBoot => "secure-boot",
-            Play::Containers => "containers",
-            Play::Engines => "engines",
-            Play::Selinux => "selinux",
-            Play::Slurm => "slurm",
-        }
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     fn debian(self) -> &'static Debian {
@@ -341,7 +332,7 @@ const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// Boots a play, and returns its report.
 pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
-    watch(command(play, made, false)?, play.debian().kernel, play.name(), &[play.script()], made, loud)
+    watch(command(play, made, false)?, play.debian().kernel, &play.name(), &[play.script()], made, loud)
 }
 
 /// Runs a machine until its scripts end. A story without a verdict counts as failed.

@@ -49,12 +49,7 @@ pub struct ContainerEdits {
     /// Intel's Resource Director Technology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intel_rdt: Option<Value>,
-    #[serde(
-        default,
-        deserialize_with = "null_as_default",
-        rename = "additionalGids",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
 }
 

@@ -9,7 +9,7 @@ use mpu_notify::fake::{self, FakeSupervisor};
 use serde_json::Value;
 use std::fs;
 use std::ops::Deref;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -59,11 +59,6 @@ impl Host {
 
     fn path(&self, path: &str) -> PathBuf {
         self.host().at(path)
-    }
-
-    fn link(&self, path: &str, to: &str) {
-        fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
-        symlink(to, self.path(path)).unwrap();
     }
 
     fn down(&self) {

@@ -4,7 +4,8 @@
 use mpu::metrics::collect::{Exporter, Sources, Timeouts};
 use mpu::metrics::ledger::{LONGEST_GAP, RETAINED_LIMIT, RETENTION};
 use mpu::metrics::page::HostFacts;
-use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
+use mpu::metrics::usage::{Container, ContainerNames, Gpu, Job, Label, Usage, Use};
+use mpu::processes::Utilisation;
 use mpu_core::HostPid;
 use mpu_rm::EngineSample;
 use std::collections::BTreeMap;
@@ -46,7 +47,8 @@ fn at(second: u64, lives: &[Life]) -> Usage {
         pid: HostPid::new(life.pid).unwrap(),
         container_pid: None,
         start_ticks: Some(life.from),
-        amounts: Amounts { memory: life.memory, ..Amounts::default() },
+        memory: life.memory,
+        utilisation: None,
     };
     let gpu = Gpu {
         index: 0,
@@ -208,7 +210,7 @@ fn idle_time_counts_while_driver_shows_no_work() {
     let mut scrape = |shares: [Option<u32>; 4]| {
         let mut usage = at(second, &lives);
         for (row, share) in usage.uses.iter_mut().zip(shares) {
-            row.amounts.sm = share;
+            row.utilisation = share.map(|gpu| Utilisation { gpu, ..Utilisation::default() });
         }
         let page = rig.scrape(second, usage);
         second += 10;
@@ -220,8 +222,10 @@ fn idle_time_counts_while_driver_shows_no_work() {
     assert_eq!(scrape([zero, Some(1), zero, zero]), [Some(10.0), Some(10.0), Some(0.0)], "one of them is not known");
     assert_eq!(scrape([None; 4]), [Some(10.0), Some(20.0), Some(10.0)], "a process that works makes it busy");
     assert_eq!(scrape([zero; 4]), [Some(10.0), Some(20.0), Some(10.0)], "nothing was known");
-    let busy = Amounts { sm: zero, encoder: Some(5), ..Amounts::default() };
-    assert_eq!((busy.is_idle(), Amounts::default().is_idle()), (Some(false), None));
+    let mut row = at(0, &lives).uses.remove(0);
+    assert_eq!(row.is_idle(), None);
+    row.utilisation = Some(Utilisation { encoder: 5, ..Utilisation::default() });
+    assert_eq!(row.is_idle(), Some(false));
 }
 
 /// The driver's buffer at a second: 60 samples, 200 ms apart. Process 1 works in even seconds, process 2 in odd ones.

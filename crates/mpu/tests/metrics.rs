@@ -7,8 +7,9 @@ mod promtool;
 
 use mpu::metrics::collect::{Exporter, ReadError, Sources, Timeouts};
 use mpu::metrics::page::{HostFacts, is_missed};
-use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
+use mpu::metrics::usage::{Container, ContainerNames, Gpu, Job, Label, Usage, Use};
 use mpu::metrics::{OutputMode, families, run};
+use mpu::processes::Utilisation;
 use mpu_core::{HostPid, Reason, ViewPid};
 use mpu_engine::Engine;
 use mpu_engine::observe::{Cost, Observed};
@@ -94,7 +95,8 @@ fn usage(processes: u32) -> Usage {
         pid: HostPid::new(4000 + index).unwrap(),
         container_pid: ViewPid::new(1 + index % 50),
         start_ticks: Some(u64::from(index)),
-        amounts: Amounts { memory: Some(1 << 28), sm: Some(7), transfer: Some(3), encoder: Some(0), decoder: Some(0) },
+        memory: Some(1 << 28),
+        utilisation: Some(Utilisation { gpu: 7, memory: 3, encoder: 0, decoder: 0 }),
     };
     let gpus = (0..8).map(|i| Gpu {
         index: i,

@@ -2,8 +2,6 @@
 
 use assert_cmd::Command;
 use mpu_host::host::fake::{FakeHost, RELEASE};
-use std::fs;
-use std::os::unix::fs::symlink;
 
 const DOCKER: &str = r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#;
 
@@ -76,12 +74,8 @@ fn doctor_names_each_setup_step() {
     is_next(&fake, "the next boot starts without", "sudo mpu install");
     fake.write("/usr/lib/systemd/system/mpu.service", "");
     is_next(&fake, "the same, by package", "sudo systemctl enable mpu.service");
-    fs::create_dir_all(fake.host().at("/etc/systemd/system/multi-user.target.wants")).unwrap();
-    symlink(
-        "/usr/lib/systemd/system/mpu.service",
-        fake.host().at("/etc/systemd/system/multi-user.target.wants/mpu.service"),
-    )
-    .unwrap();
+    let enabled = "/etc/systemd/system/multi-user.target.wants/mpu.service";
+    fake.link(enabled, "/usr/lib/systemd/system/mpu.service");
     assert_eq!(next(&fake), None, "all is right");
 }
 

@@ -8,7 +8,7 @@ use mpu_host::host::fake::{FakeHost, RELEASE};
 use mpu_notify::client::State;
 use mpu_notify::fake::{self, FakeSupervisor};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
@@ -32,10 +32,8 @@ fn hostile() -> FakeHost {
     fake.write("/proc/4242/cmdline", "secret\0--of=ada\0");
     fake.write("/proc/4242/stat", "4242 (mpu: secret) S 1 1 1 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 5 1000 10\n");
     fake.write("/proc/4242/cgroup", &format!("0::/zork.slice/docker-{LONG}.scope\n"));
-    fs::create_dir_all(fake.host().at("/proc/4242/ns")).unwrap();
-    fs::create_dir_all(fake.host().at("/proc/4242/fd")).unwrap();
-    symlink("pid:[4026532999]", fake.host().at("/proc/4242/ns/pid")).unwrap();
-    symlink("/dev/nvidia0", fake.host().at("/proc/4242/fd/3")).unwrap();
+    fake.link("/proc/4242/ns/pid", "pid:[4026532999]");
+    fake.link("/proc/4242/fd/3", "/dev/nvidia0");
     fake.write(&format!("/var/lib/docker/containers/{LONG}/config.v2.json"), r#"{"Name":"/secret-trainer"}"#);
     fake.write(
         "/proc/4243/cgroup",

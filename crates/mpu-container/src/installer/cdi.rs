@@ -2,6 +2,7 @@
 
 use super::error::InstallError;
 use super::flags::Options;
+use super::note::note;
 use crate::cdi::extra::Mode;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
@@ -15,7 +16,7 @@ pub fn kind(options: &Options) -> Result<Kind, InstallError> {
     Kind::new(vendor, class).map_err(|error| InstallError::Usage(format!("--cdi-kind: {error}")))
 }
 
-pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
+pub fn write(folder: &Path, options: &Options) -> Result<(), InstallError> {
     let option_or = |flag: &str, fallback: &str| match options.text(flag) {
         "" => PathBuf::from(options.text(fallback)),
         path => PathBuf::from(path),
@@ -24,7 +25,7 @@ pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<
     let devices = option_or("dev-root-ctr-path", "driver-root-ctr-path");
     let root = DriverRoot::at(&files, Some(&devices));
     if nodes(options)? {
-        nodes::create_control_nodes(&root, false, &mut |line| note(line))?;
+        nodes::create_control_nodes(&root, false, &mut note)?;
     }
     let kind = kind(options)?;
     let path = Path::new(options.text("cdi-output-dir")).join(format!("{}-{}.yaml", kind.vendor(), kind.class()));

@@ -2,6 +2,7 @@
 
 use super::error::InstallError;
 use super::flags::Options;
+use super::note::note;
 use super::programs::RUNTIMES;
 use super::restart::{self, Mode};
 use crate::engines::effective::EffectiveConfig;
@@ -85,7 +86,7 @@ impl Host {
     }
 
     /// The engine's effective configuration from the first readable source.
-    pub fn effective_before(&self, options: &Options, note: &dyn Fn(String)) -> Result<EffectiveConfig, InstallError> {
+    pub fn effective_before(&self, options: &Options) -> Result<EffectiveConfig, InstallError> {
         for from in options.list("config-source") {
             let (kind, path) = from.split_once('=').map_or((from.as_str(), None), |(kind, path)| (kind, Some(path)));
             let read = match (kind, path) {
@@ -115,7 +116,6 @@ impl Host {
         options: &Options,
         effective_before: &EffectiveConfig,
         should_stop: &dyn Fn() -> bool,
-        note: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
             let text = hook_file_text(&folder.join("nvidia-container-runtime-hook"));
@@ -157,10 +157,10 @@ impl Host {
         if self.files.engine == Engine::Docker {
             self.record_docker_settings(folder, options, cdi)?;
         }
-        self.apply(&plan, options, note)?;
+        self.apply(&plan, options)?;
         drop(lock);
         // Also if no file has changed: an earlier installer may have been killed between its changes and the restart.
-        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, should_stop, note)?)
+        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, should_stop)?)
     }
 
     /// Records Docker's earlier settings. The record of a killed installer stays while the file still has our runtimes.
@@ -184,7 +184,6 @@ impl Host {
         folder: &Path,
         options: &Options,
         should_stop: &dyn Fn() -> bool,
-        note: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
             return match fs::remove_file(path) {
@@ -207,7 +206,7 @@ impl Host {
             }
             _ => plan_remove_from_drop_in(&self.files, &names)?,
         };
-        self.apply(&plan, options, note)?;
+        self.apply(&plan, options)?;
         drop(lock);
         match fs::remove_file(&record) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -217,7 +216,7 @@ impl Host {
         }
         match plan.changes.is_empty() {
             true => Ok(()),
-            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, should_stop, note)?),
+            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, should_stop)?),
         }
     }
 
@@ -226,7 +225,7 @@ impl Host {
         Ok(Lock::of(&self.files.top).map_err(EngineError::from)?)
     }
 
-    fn apply(&self, plan: &Plan, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
+    fn apply(&self, plan: &Plan, options: &Options) -> Result<(), InstallError> {
         let names = names(options);
         let now = plan.apply(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
         for (path, change) in &plan.changes {

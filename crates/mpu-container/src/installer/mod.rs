@@ -7,6 +7,7 @@ mod cdi;
 mod engine;
 mod error;
 mod flags;
+mod note;
 mod programs;
 mod restart;
 mod sys;
@@ -19,6 +20,7 @@ use clap::error::ErrorKind;
 use engine::Host;
 use error::InstallError;
 use flags::Options;
+use note::note;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -67,10 +69,6 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn note(line: String) {
-    output::eprint_line(format!("nvidia-ctk-installer: {line}"));
-}
-
 fn run(options: &Options) -> Result<(), InstallError> {
     check(options)?;
     let host = Host::of(options)?;
@@ -89,7 +87,7 @@ fn run(options: &Options) -> Result<(), InstallError> {
 
     let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
     let configures = !options.is_on("no-runtime-config");
-    let effective = if configures { host.effective_before(options, &note)? } else { Default::default() };
+    let effective = if configures { host.effective_before(options)? } else { Default::default() };
     let mut runtimes = options.list("nvidia-container-runtime.runtimes");
     if runtimes.is_empty() {
         // If our runtime is already the default, a killed installer left it, and the earlier default is not recorded. Its configuration
@@ -116,16 +114,16 @@ fn run(options: &Options) -> Result<(), InstallError> {
         }
         other => other,
     };
-    tolerate(programs::install(&folder, options, &runtimes, &note))?;
+    tolerate(programs::install(&folder, options, &runtimes))?;
     if options.is_on("cdi-enabled") && !options.text("cdi-output-dir").is_empty() {
-        tolerate(cdi::write(&folder, options, &note))?;
+        tolerate(cdi::write(&folder, options))?;
     }
     if should_stop() {
         note("a signal came before the engine's files were changed; ending".into());
         return Ok(());
     }
     if configures {
-        host.set_up(&folder, options, &effective, &should_stop, &note)?;
+        host.set_up(&folder, options, &effective, &should_stop)?;
     }
     if options.is_on("no-daemon") {
         return Ok(());
@@ -135,7 +133,7 @@ fn run(options: &Options) -> Result<(), InstallError> {
     // A second signal ends the wait for an engine that does not answer.
     signalled.store(false, Ordering::SeqCst);
     match configures {
-        true => host.clean_up(&folder, options, &should_stop, &note),
+        true => host.clean_up(&folder, options, &should_stop),
         false => Ok(()),
     }
 }

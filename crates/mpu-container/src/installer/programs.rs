@@ -8,6 +8,7 @@
 
 use super::error::InstallError;
 use super::flags::Options;
+use super::note::note;
 use crate::config::{ADJACENT_CONFIG, Config, edit, keys};
 use crate::text_file;
 use mpu_os::file::sync_folder;
@@ -27,12 +28,7 @@ const LINKS: [&str; 5] = [
 pub const RUNTIMES: [&str; 3] =
     ["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"];
 
-pub fn install(
-    folder: &Path,
-    options: &Options,
-    runtimes: &[String],
-    note: &dyn Fn(String),
-) -> Result<(), InstallError> {
+pub fn install(folder: &Path, options: &Options, runtimes: &[String]) -> Result<(), InstallError> {
     let at = |path: &Path| {
         let path = path.to_path_buf();
         move |source| InstallError::File { path, source }
@@ -52,7 +48,7 @@ pub fn install(
         install_file(&folder.join(name), |temporary| fs::write(temporary, &text)).map_err(at(&folder.join(name)))?;
     }
     let config = folder.join(ADJACENT_CONFIG);
-    let text = config_text(folder, options, runtimes, note)?;
+    let text = config_text(folder, options, runtimes)?;
     text_file::save(&config, &text).map_err(at(&config))?;
     for foreign in foreign_files(folder).map_err(at(folder))? {
         let removed = if foreign.is_dir() && !foreign.is_symlink() {
@@ -121,12 +117,7 @@ fn shell_quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn config_text(
-    folder: &Path,
-    options: &Options,
-    runtimes: &[String],
-    note: &dyn Fn(String),
-) -> Result<String, InstallError> {
+fn config_text(folder: &Path, options: &Options, runtimes: &[String]) -> Result<String, InstallError> {
     let program = |name: &str| folder.join(name).display().to_string();
     let root = options.text("driver-root");
     let ldconfig = Path::new("/").join(root).join("sbin/ldconfig");

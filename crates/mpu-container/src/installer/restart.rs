@@ -5,6 +5,7 @@
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
 
+use super::note::note;
 use super::sys;
 use crate::engines::Engine;
 use crate::kebab_name::KebabName;
@@ -76,24 +77,18 @@ pub fn restart(
     socket: &Path,
     root: &Path,
     should_stop: &dyn Fn() -> bool,
-    note: &dyn Fn(String),
 ) -> Result<(), RestartError> {
     match mode {
         Mode::None => {
             note(format!("{} is not restarted: it reads its files at its next start", engine.kebab_name()));
             Ok(())
         }
-        Mode::Signal => signal(engine, socket, should_stop, note),
-        Mode::Systemd => systemctl(engine, root, should_stop, note),
+        Mode::Signal => signal(engine, socket, should_stop),
+        Mode::Systemd => systemctl(engine, root, should_stop),
     }
 }
 
-fn systemctl(
-    engine: Engine,
-    root: &Path,
-    should_stop: &dyn Fn() -> bool,
-    note: &dyn Fn(String),
-) -> Result<(), RestartError> {
+fn systemctl(engine: Engine, root: &Path, should_stop: &dyn Fn() -> bool) -> Result<(), RestartError> {
     let mut command_line = vec!["systemctl".to_string(), "restart".into(), engine.kebab_name()];
     if root != Path::new("/") {
         command_line.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
@@ -115,12 +110,7 @@ fn systemctl(
     Ok(())
 }
 
-fn signal(
-    engine: Engine,
-    socket: &Path,
-    should_stop: &dyn Fn() -> bool,
-    note: &dyn Fn(String),
-) -> Result<(), RestartError> {
+fn signal(engine: Engine, socket: &Path, should_stop: &dyn Fn() -> bool) -> Result<(), RestartError> {
     let mut attempt = 1;
     let (pid, pidfd) = loop {
         match pidfd_of_engine(engine, socket) {

@@ -31,7 +31,7 @@ fn management_cdi_file_has_host_paths() {
         "--create-device-nodes=none".into(),
     ];
     let options = options(&flags.iter().map(String::as_str).collect::<Vec<_>>());
-    cdi::write(Path::new("/usr/local/nvidia/toolkit"), &options, &|_| {}).expect("written");
+    cdi::write(Path::new("/usr/local/nvidia/toolkit"), &options).expect("written");
     let spec = file::read(&output.join("management.nvidia.com-gpu.yaml")).expect("a spec");
     assert_eq!(spec.kind, "management.nvidia.com/gpu");
     let names: Vec<_> = spec.devices.iter().map(|device| device.name.as_str()).collect();

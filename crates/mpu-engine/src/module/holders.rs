@@ -1,67 +1,86 @@
 //! Describes the callers inside the driver that block the module's unloading.
 
 use super::state::{CallKind, Holder, State};
+use mpu_core::HostPid;
 use mpu_host::containers;
 use mpu_host::host::Host;
 use mpu_os::text::printable;
-use std::fmt;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 const MAX_NAMED: usize = 3;
 /// The longest `comm`: 16 bytes and a newline (proc_pid_comm(5)).
 const MAX_COMMAND: usize = 64;
 const MAX_NAME: usize = 128;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A caller that stays inside the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "HolderView")]
 pub struct HolderInfo {
-    pub holder: Holder,
-    /// The program's name from the kernel; none if the process is gone.
+    /// Its process's number on the host.
+    #[schemars(with = "u32")]
+    pub pid: HostPid,
+    /// Its thread's.
+    #[schemars(with = "u32")]
+    pub thread: HostPid,
+    /// The program's name; null when the process is gone.
     pub command: Option<String>,
-    /// Its container, by name or else by the beginning of its id.
+    /// Its container's name, or the beginning of its id; null if it is in none.
     pub container: Option<String>,
+    /// The control's number, as `0x20800a0f`; null of another ioctl, and before the driver has read it.
+    pub control: Option<String>,
+    /// The control's name, where it is one that MPU translates.
+    pub control_name: Option<&'static str>,
+    /// How long it has been inside.
+    pub milliseconds: u64,
+    /// The same as text.
+    pub words: String,
 }
 
 /// The callers that the module lists, the longest first.
 pub fn describe_holders(host: &Host, state: &State) -> Vec<HolderInfo> {
     let mut holders = state.holders.clone();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.millis));
-    let describe = |holder: Holder| {
-        let comm = host.beginning(format!("/proc/{}/comm", holder.pid.get()), MAX_COMMAND);
-        let command = comm.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_string());
-        let name = |container: containers::Container| {
-            let short = container.short_id().to_string();
-            container.name.unwrap_or(short)
-        };
-        // A user may put control characters into the name of a program or container.
-        let clean = |text: String| printable(&text, MAX_NAME);
-        let container = containers::of(host, holder.pid).map(name);
-        HolderInfo { holder, command: command.map(clean), container: container.map(clean) }
+    holders.into_iter().map(|holder| describe(host, holder)).collect()
+}
+
+fn describe(host: &Host, holder: Holder) -> HolderInfo {
+    let comm = host.beginning(format!("/proc/{}/comm", holder.pid.get()), MAX_COMMAND);
+    let command = comm.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_string());
+    let name = |container: containers::Container| {
+        let short = container.short_id().to_string();
+        container.name.unwrap_or(short)
     };
-    holders.into_iter().map(describe).collect()
+    // A user may put control characters into the name of a program or container.
+    let clean = |text: String| printable(&text, MAX_NAME);
+    let command = command.map(clean);
+    let container = containers::of(host, holder.pid).map(name).map(clean);
+    let control_name = control_name(holder.control);
+    let control = match holder.control {
+        CallKind::Control(cmd) => Some(format!("0x{:08x}", cmd.0)),
+        CallKind::NotKnown | CallKind::Other => None,
+    };
+    let owner = match (&command, &container) {
+        (Some(command), Some(container)) => format!(" ({command}, in container {container})"),
+        (Some(command), None) => format!(" ({command})"),
+        (None, Some(container)) => format!(" (in container {container})"),
+        (None, None) => String::new(),
+    };
+    let call = match (&control, control_name) {
+        (Some(number), Some(name)) => format!(" in control {name} ({number})"),
+        (Some(number), None) => format!(" in control {number}"),
+        (None, _) if holder.control == CallKind::NotKnown => ", whose argument the driver still reads,".to_string(),
+        (None, _) => " in an ioctl that is not a control".to_string(),
+    };
+    let (pid, milliseconds) = (holder.pid, holder.millis);
+    let words = format!("process {}{owner}{call} for {:.1} s", pid.get(), milliseconds as f64 / 1000.0);
+    HolderInfo { pid, thread: holder.thread, command, container, control, control_name, milliseconds, words }
 }
 
 /// The control's name, if MPU translates it.
-pub fn control_name(kind: CallKind) -> Option<&'static str> {
+fn control_name(kind: CallKind) -> Option<&'static str> {
     let CallKind::Control(cmd) = kind else { return None };
     mpu_abi::ROWS.iter().find(|row| row.cmd == cmd).map(|row| row.control.name())
-}
-
-impl fmt::Display for HolderInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {}", self.holder.pid.get())?;
-        match (&self.command, &self.container) {
-            (Some(command), Some(container)) => write!(f, " ({command}, in container {container})")?,
-            (Some(command), None) => write!(f, " ({command})")?,
-            (None, Some(container)) => write!(f, " (in container {container})")?,
-            (None, None) => {}
-        }
-        match (self.holder.control, control_name(self.holder.control)) {
-            (CallKind::Control(cmd), Some(name)) => write!(f, " in control {name} (0x{:08x})", cmd.0)?,
-            (CallKind::Control(cmd), None) => write!(f, " in control 0x{:08x}", cmd.0)?,
-            (CallKind::NotKnown, _) => write!(f, ", whose argument the driver still reads,")?,
-            (CallKind::Other, _) => write!(f, " in an ioctl that is not a control")?,
-        }
-        write!(f, " for {:.1} s", self.holder.millis as f64 / 1000.0)
-    }
 }
 
 /// All of them on one line; `inside` also counts callers that the module does not list.
@@ -70,7 +89,7 @@ pub fn in_words(inside: u64, holders: &[HolderInfo]) -> String {
     if holders.is_empty() {
         return format!("{callers} inside the driver");
     }
-    let mut named: Vec<String> = holders.iter().take(MAX_NAMED).map(HolderInfo::to_string).collect();
+    let mut named: Vec<String> = holders.iter().take(MAX_NAMED).map(|holder| holder.words.clone()).collect();
     match holders.len().saturating_sub(MAX_NAMED) {
         0 => {}
         more => named.push(format!("and {more} more, which `mpu status` lists")),

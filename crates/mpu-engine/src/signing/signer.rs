@@ -356,8 +356,7 @@ mod tests {
         let keys = fake.host().at("/var/lib/dkms");
         let pair = "req -new -x509 -newkey rsa:2048 -subj /CN=test -keyout mok.key -outform DER -out mok.pub";
         assert!(openssl(&keys, &format!("{pair} -nodes")));
-        fs::create_dir_all(fake.host().at("/usr/bin")).expect("a folder");
-        std::os::unix::fs::symlink(tool, fake.host().at("/usr/bin/kmodsign")).expect("the tool");
+        fake.link("/usr/bin/kmodsign", tool);
         let path = module(&fake);
         Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect("signed");
 
@@ -424,8 +423,7 @@ mod tests {
         fs::remove_file(at("key")).expect("removed: the token alone has it now");
 
         let fake = FakeHost::in_order();
-        fs::create_dir_all(fake.host().at("/usr/bin")).expect("a folder");
-        std::os::unix::fs::symlink(tool, fake.host().at("/usr/bin/kmodsign")).expect("the tool");
+        fake.link("/usr/bin/kmodsign", tool);
         let sign = |object: &str| {
             let private = format!("pkcs11:token=mpu;object={object};type=private");
             let key = Key { private, certificate: at("certificate") };

@@ -404,8 +404,7 @@ mod tests {
             Err(error @ ConfigError::Unreadable { .. }) => crate::explain::chain(&error).to_string(),
             other => panic!("{other:?}"),
         };
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        std::os::unix::fs::symlink("/nowhere/config.toml", &path).expect("a link");
+        fake.link(FILE, "/nowhere/config.toml");
         assert!(error().contains("a link to /nowhere/config.toml, which is not there"), "{}", error());
         std::fs::remove_file(&path).expect("removed");
         // No process writes into it: reading would block for ever.

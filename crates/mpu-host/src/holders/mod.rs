@@ -14,6 +14,8 @@ use mpu_core::HostPid;
 use nodes::{DriverGpu, Node, Nodes};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read};
@@ -42,21 +44,28 @@ pub struct Holder {
     pub uses: Vec<Use>,
 }
 
-/// A node that a process has open or mapped.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A node that a process holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "UseView")]
 pub struct Use {
+    #[serde(flatten)]
     pub node: Node,
-    /// Number of descriptors.
+    /// How many descriptors the process has of it.
     pub descriptors: u32,
-    /// Number of mappings.
+    /// How many of its mappings are of it.
     pub mappings: u32,
 }
 
-/// A process with unreceived descriptors at its sockets. The kernel does not show the files of these descriptors.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A process at whose sockets descriptors wait to be received.
+// The kernel does not show the files of these descriptors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "InFlightView")]
 pub struct InFlight {
+    /// The process's number on the host.
     pub pid: HostPid,
+    #[serde(skip)]
     pub start_ticks: u64,
+    /// How many.
     pub descriptors: u32,
 }
 

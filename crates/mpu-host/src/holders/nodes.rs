@@ -6,6 +6,8 @@
 use crate::folder::NVIDIA_MAJOR;
 use crate::host::Host;
 use mpu_os::devices::character_majors;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -68,13 +70,15 @@ pub(super) fn describe_gpus(host: &Host) -> (Vec<DriverGpu>, Vec<JoinHandle<()>>
 }
 
 /// A node of the driver.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Node {
-    /// The driver's name for it below `/dev`.
+    /// As the driver calls it below /dev, whatever the process calls it.
+    #[serde(rename = "node")]
     pub name: String,
-    /// The index of its GPU; none for a node of all GPUs.
+    /// The GPU's index; null for a node of all GPUs.
     pub gpu: Option<u32>,
     /// The kernel module that an open node keeps loaded.
+    #[serde(skip)]
     pub module: &'static str,
 }
 

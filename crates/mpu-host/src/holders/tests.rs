@@ -11,14 +11,8 @@ fn host() -> FakeHost {
     fake.write("/proc/devices", "Character devices:\n  1 nvidia-uvm\n195 nvidia\n\nBlock devices:\n  5 nvidia\n");
     fake.write("/proc/driver/nvidia/gpus/0000:65:00.0/information", "GPU UUID: \t GPU-b\nDevice Minor: \t 0\n");
     fake.write("/proc/driver/nvidia/gpus/0000:17:00.0/information", "GPU UUID: \t GPU-????\nDevice Minor: \t 1\n");
-    link(&fake, "/sys/dev/char/5:0", "../../devices/pci0000:64/0000:64:00.0/0000:65:00.0/drm/card1");
+    fake.link("/sys/dev/char/5:0", "../../devices/pci0000:64/0000:64:00.0/0000:65:00.0/drm/card1");
     fake
-}
-
-fn link(fake: &FakeHost, path: &str, target: &str) {
-    let path = fake.host().at(path);
-    std::fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
-    symlink(target, path).expect("a link");
 }
 
 /// A process with the file that each other one has.
@@ -51,28 +45,28 @@ fn node_is_found_in_tables_and_mappings() {
     for (pid, state) in [(10, 'S'), (11, 'S'), (12, 'Z'), (13, 'S'), (14, 'S'), (15, 'S')] {
         process(&fake, pid, state);
     }
-    link(&fake, "/proc/10/fd/3", "/dev/full");
-    link(&fake, "/proc/10/fd/4", "/dev/full");
-    link(&fake, "/proc/10/fd/5", "/dev/tty");
-    link(&fake, "/proc/11/task/11/fd/9", "/dev/full");
-    link(&fake, "/proc/11/task/19/fd/9", "/dev/full");
-    link(&fake, "/proc/12/task/29/fd/9", "/dev/zero");
+    fake.link("/proc/10/fd/3", "/dev/full");
+    fake.link("/proc/10/fd/4", "/dev/full");
+    fake.link("/proc/10/fd/5", "/dev/tty");
+    fake.link("/proc/11/task/11/fd/9", "/dev/full");
+    fake.link("/proc/11/task/19/fd/9", "/dev/full");
+    fake.link("/proc/12/task/29/fd/9", "/dev/zero");
     let maps = "00400000-00401000 r-xp 00000000 fe:01 77 /bin/sh\n\
         7f00000000-7f00001000 rw-s 00000000 00:05 9 /dev/renamed here\n\
         7f00002000-7f00003000 rw-s 00001000 00:05 9 /dev/renamed here\n\
         7f00004000-7f00005000 rw-p 00000000 00:00 0 \n\
         not a line\n";
     fake.write("/proc/13/maps", maps);
-    link(&fake, "/proc/13/map_files/400000-401000", "/bin/sh");
-    link(&fake, "/proc/13/map_files/7f00000000-7f00001000", "/dev/full");
+    fake.link("/proc/13/map_files/400000-401000", "/bin/sh");
+    fake.link("/proc/13/map_files/7f00000000-7f00001000", "/dev/full");
     // A file with a node's name, and a missing file.
     fake.write("/dev/nvidia0", "no device");
-    link(&fake, "/proc/14/fd/3", fake.host().at("/dev/nvidia0").to_str().expect("a path"));
-    link(&fake, "/proc/14/fd/4", "/nowhere");
-    link(&fake, "/proc/14/fd/5", "pipe:[7]");
-    link(&fake, "/proc/15/fd/3", "/dmabuf:shared");
+    fake.link("/proc/14/fd/3", fake.host().at("/dev/nvidia0"));
+    fake.link("/proc/14/fd/4", "/nowhere");
+    fake.link("/proc/14/fd/5", "pipe:[7]");
+    fake.link("/proc/15/fd/3", "/dmabuf:shared");
     fake.write("/proc/15/fdinfo/3", "pos:\t0\nsize:\t4096\ncount:\t2\nexp_name:\tnvidia\n");
-    link(&fake, "/proc/15/fd/4", "/dmabuf:");
+    fake.link("/proc/15/fd/4", "/dmabuf:");
     fake.write("/proc/15/fdinfo/4", "exp_name:\ti915\n");
     let scan = looked(&fake);
     assert_eq!(
@@ -124,11 +118,11 @@ fn descriptors_in_flight_are_counted_once_per_socket() {
     let fake = host();
     process(&fake, 20, 'S');
     for (fd, socket, waiting) in [(3, 7, 2), (4, 7, 2), (5, 8, 0), (6, 9, 3)] {
-        link(&fake, &format!("/proc/20/fd/{fd}"), &format!("socket:[{socket}]"));
+        fake.link(&format!("/proc/20/fd/{fd}"), &format!("socket:[{socket}]"));
         fake.write(&format!("/proc/20/fdinfo/{fd}"), &format!("pos:\t0\nflags:\t02\nscm_fds: {waiting}\n"));
     }
     // A socket of another kind, or a kernel without the count.
-    link(&fake, "/proc/20/fd/7", "socket:[10]");
+    fake.link("/proc/20/fd/7", "socket:[10]");
     let scan = looked(&fake);
     let expected = InFlight { pid: HostPid::new(20).expect("a PID"), start_ticks: 200, descriptors: 5 };
     assert_eq!((scan.in_flight.as_slice(), scan.holders.as_slice()), (&[expected][..], &[][..]));
@@ -179,7 +173,7 @@ fn real_process_is_found_by_device_number() {
     let fake = host();
     // The running host's processes, and the made-up host's devices.
     fake.remove("/proc");
-    symlink("/proc", fake.host().at("/proc")).expect("a link");
+    fake.link("/proc", "/proc");
     let host = fake.host();
     let majors = BTreeMap::from([(1, "nvidia-uvm".to_string())]);
     let nodes = Nodes::with_majors(&host, majors);
@@ -231,8 +225,8 @@ fn node_with_equal_inode_is_found() {
         "7f00000000-7f00001000 rw-s 00000000 00:05 9 {long}\n7f00002000-7f00003000 rw-s 00000000 00:05 9 /dev/full\n"
     );
     fake.write("/proc/51/maps", &maps);
-    link(&fake, "/proc/51/map_files/7f00000000-7f00001000", "/bin/sh");
-    link(&fake, "/proc/51/map_files/7f00002000-7f00003000", "/dev/full");
+    fake.link("/proc/51/map_files/7f00000000-7f00001000", "/bin/sh");
+    fake.link("/proc/51/map_files/7f00002000-7f00003000", "/dev/full");
     let scan = looked(&fake);
     assert_eq!((lines_of(&scan), scan.not_read), (vec!["51: nvidia-uvm-tools 0 1".to_string()], Vec::new()));
 }
@@ -248,7 +242,7 @@ fn blocked_process_does_not_stop_scan() {
     let fake = host();
     for pid in [60, 61, 62, 63] {
         process(&fake, pid, 'S');
-        link(&fake, &format!("/proc/{pid}/fd/3"), "/dev/full");
+        fake.link(&format!("/proc/{pid}/fd/3"), "/dev/full");
     }
     let line = |pid| format!("{pid}: nvidia-uvm-tools 1 0");
     pipe(&fake, "/proc/60/maps");
@@ -280,8 +274,8 @@ fn stuck_driver_does_not_stop_scan() {
     let fake = host();
     pipe(&fake, "/proc/driver/nvidia/gpus/0000:65:00.0/information");
     process(&fake, 65, 'S');
-    link(&fake, "/proc/65/fd/3", "/dev/full");
-    link(&fake, "/proc/65/fd/4", "/dev/tty");
+    fake.link("/proc/65/fd/3", "/dev/full");
+    fake.link("/proc/65/fd/4", "/dev/tty");
     let began = Instant::now();
     let scan = looked(&fake);
     // The GPU's address alone identifies its DRM node.
@@ -321,7 +315,7 @@ fn mapping_is_found_after_threads_ended() {
         fake.write(&format!("/proc/9/task/{thread}/stat"), "1 (x) Z 1");
     }
     fake.write("/proc/10/maps", "7f00000000-7f00001000 rw-s 00000000 00:05 9 /dev/full\n");
-    link(&fake, "/proc/10/map_files/7f00000000-7f00001000", "/dev/full");
+    fake.link("/proc/10/map_files/7f00000000-7f00001000", "/dev/full");
     let scan = looked(&fake);
     assert_eq!(lines_of(&scan), ["9: nvidia-uvm-tools 0 1"]);
 }
@@ -330,7 +324,7 @@ fn mapping_is_found_after_threads_ended() {
 fn unreadable_information_is_named() {
     let fake = host();
     process(&fake, 66, 'S');
-    link(&fake, "/proc/66/fd/3", "socket:[7]");
+    fake.link("/proc/66/fd/3", "socket:[7]");
     // An error like EMFILE. A real lack of descriptors would stop other tests.
     std::fs::create_dir_all(fake.host().at("/proc/66/fdinfo/3")).expect("a folder");
     assert_eq!(looked(&fake).not_read, [HostPid::new(66).expect("a PID")]);
@@ -363,7 +357,7 @@ fn process_started_during_scan_is_found() {
         let scan = scope.spawn(|| Scanner::default().scan(&host));
         let maps = std::fs::File::options().write(true).open(host.at("/proc/80/maps")).expect("a reader");
         process(&fake, 81, 'S');
-        link(&fake, "/proc/81/fd/3", "/dev/full");
+        fake.link("/proc/81/fd/3", "/dev/full");
         drop(maps);
         scan.join().expect("it ends").expect("a folder /proc")
     });

@@ -35,8 +35,7 @@ impl FakeHost {
     /// Adds system call listeners to its kernel, and puts this process into the host's PID namespace.
     pub fn can_notify(&self) {
         self.write("/proc/sys/kernel/seccomp/actions_avail", "kill_process errno user_notif trace log allow\n");
-        fs::create_dir_all(self.host().at("/proc/self/ns")).expect("directories");
-        std::os::unix::fs::symlink(super::INIT_PID_NAMESPACE, self.host().at("/proc/self/ns/pid")).expect("a link");
+        self.link("/proc/self/ns/pid", super::INIT_PID_NAMESPACE);
     }
 
     /// The host for the code under test.
@@ -48,6 +47,12 @@ impl FakeHost {
         let path = self.host().at(path);
         fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
         fs::write(path, text).expect("a file");
+    }
+
+    pub fn link(&self, path: &str, target: impl AsRef<Path>) {
+        let path = self.host().at(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+        std::os::unix::fs::symlink(target, path).expect("a link");
     }
 
     /// Puts a shell script there as a tool.

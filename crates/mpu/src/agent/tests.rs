@@ -81,6 +81,12 @@ impl Fixture {
         body(&kernel, ids.iter().map(agent).collect());
     }
 
+    /// Replaces the pods of [`RULE`].
+    fn set_pod(&self, uid: &str) {
+        let key = ("monitoring".to_string(), "app=dcgm".to_string());
+        self.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
+    }
+
     fn logged(&self, word: &str) -> usize {
         self.log.borrow().iter().filter(|line| line.contains(word)).count()
     }
@@ -376,32 +382,29 @@ fn changed_rules_reach_running_engine() {
     });
 }
 
+const UIDS: [&str; 2] = ["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11", "7b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11"];
+const RULE: &str = "[[rule]]\nsees = \"host\"\nnamespace = \"monitoring\"\nlabel = \"app=dcgm\"\n";
+
 #[test]
 fn restarted_pod_with_label_is_exempt_again() {
-    const UIDS: [&str; 2] = ["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11", "7b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11"];
     let fixture = Fixture::new();
-    let rule = "[[rule]]\nsees = \"host\"\nnamespace = \"monitoring\"\nlabel = \"app=dcgm\"\n";
-    fixture.fake().write("/etc/mpu/config.toml", rule);
+    fixture.fake().write("/etc/mpu/config.toml", RULE);
     let exempt = |uid: &str| {
         let rules = state::read_policy(&fixture.fake().host()).expect("readable").expect("up");
         rules.iter().any(|rule| rule.contains(&format!("pod{uid}")))
-    };
-    let pods = |uid: &str| {
-        let key = ("monitoring".to_string(), "app=dcgm".to_string());
-        fixture.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
     };
     fixture.run(&["a"], |_, mut agents| {
         let mut agent = agents.remove(0);
         agent.round().expect("a round");
         assert!(fixture.up() && !exempt("") && fixture.logged("pods is forbidden in monitoring") == 1);
         assert_eq!(fixture.logged("match no pod"), 1, "{:?}", fixture.log);
-        pods(UIDS[0]);
+        fixture.set_pod(UIDS[0]);
         fixture.advance_clock(31);
         agent.round().expect("a round");
         assert!(exempt(UIDS[0]) && fixture.logged("match no pod") == 1, "{:?}", fixture.log);
         assert_eq!(fixture.note("a").words.matches("match no pod").count(), 0);
         // The pod is replaced while the API server is away.
-        pods(UIDS[1]);
+        fixture.set_pod(UIDS[1]);
         fixture.cluster.is_down.set(true);
         fixture.advance_clock(reporter::POD_INTERVAL);
         agent.round().expect("a round");
@@ -417,17 +420,11 @@ fn restarted_pod_with_label_is_exempt_again() {
 
 #[test]
 fn forbidden_namespace_does_not_block_other_pods() {
-    const UIDS: [&str; 2] = ["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11", "7b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11"];
     let fixture = Fixture::new();
-    let rule = |namespace| format!("[[rule]]\nsees = \"host\"\nnamespace = \"{namespace}\"\nlabel = \"app=dcgm\"\n");
-    fixture.fake().write("/etc/mpu/config.toml", &[rule("monitoring"), rule("secret")].concat());
+    fixture.fake().write("/etc/mpu/config.toml", &(RULE.to_string() + &RULE.replace("monitoring", "secret")));
     let host = fixture.fake().host();
     let is_found = |uid: &str| Pods::of(&host).is_some_and(|pods| pods.get("monitoring", "app=dcgm").eq([uid]));
-    let pods = |uid: &str| {
-        let key = ("monitoring".to_string(), "app=dcgm".to_string());
-        fixture.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
-    };
-    pods(UIDS[0]);
+    fixture.set_pod(UIDS[0]);
     let mut earlier = Pods::default();
     earlier.set("secret", "app=dcgm", vec![UIDS[1].to_string()]);
     std::fs::create_dir_all(host.at("/run/mpu")).expect("a folder");
@@ -437,7 +434,7 @@ fn forbidden_namespace_does_not_block_other_pods() {
         assert!(is_found(UIDS[0]) && fixture.logged("pods is forbidden in secret") == 1, "{:?}", fixture.log);
         let earlier = Pods::of(&host).expect("found");
         assert!(earlier.get("secret", "app=dcgm").eq([UIDS[1]]), "an earlier agent's pods stay");
-        pods(UIDS[1]);
+        fixture.set_pod(UIDS[1]);
         fixture.advance_clock(reporter::POD_INTERVAL);
         agents[0].round().expect("a round");
         assert!(is_found(UIDS[1]) && fixture.logged("pods is forbidden in secret") == 1, "{:?}", fixture.log);
@@ -448,13 +445,11 @@ fn forbidden_namespace_does_not_block_other_pods() {
 fn label_reaches_nodes_notify_engine() {
     let fixture = Fixture::new();
     let supervisor = FakeSupervisor::on(fixture.fake(), mpu_notify::fake::state(&[]));
-    let key = ("monitoring".to_string(), "app=dcgm".to_string());
-    fixture.cluster.pods.borrow_mut().insert(key, vec!["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11".to_string()]);
+    fixture.set_pod(UIDS[0]);
     fixture.run(&["a"], |_, mut agents| {
         agents[0].round().expect("a round");
         assert!(supervisor.commands.lock().expect("ours").is_empty(), "without such a rule it is left alone");
-        let rule = "[[rule]]\nsees = \"host\"\nnamespace = \"monitoring\"\nlabel = \"app=dcgm\"\n";
-        fixture.fake().write("/etc/mpu/config.toml", rule);
+        fixture.fake().write("/etc/mpu/config.toml", RULE);
         agents[0].round().expect("a round");
         let commands = supervisor.commands.lock().expect("ours").clone();
         assert!(commands[0].starts_with("policy\nhost /kubepods/pod6b0f8a52"), "{commands:?}");

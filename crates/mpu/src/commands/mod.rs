@@ -20,7 +20,7 @@ use crate::who::Who;
 use schema::subschema;
 use schemars::{Schema, SchemaGenerator};
 
-pub use views::{ArgumentView, HolderView, NotifyView, ProofView, StateView};
+pub use views::{ArgumentView, NotifyView, ProofView, StateView};
 
 struct CommandSchema {
     name: &'static str,

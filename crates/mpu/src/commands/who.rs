@@ -3,8 +3,9 @@
 use crate::listing::columns::{Align, EMPTY_CELL, printable};
 use crate::listing::table::format_rows;
 use crate::report::{Report, Style};
-use crate::who::{ProcessView, UseView, Who};
+use crate::who::{ProcessView, Who};
 use mpu_host::exit::Exit;
+use mpu_host::holders::Use;
 
 const LEFT: (Align, Option<usize>) = (Align::Left, None);
 const RIGHT: (Align, Option<usize>) = (Align::Right, None);
@@ -74,10 +75,10 @@ fn row(process: &ProcessView) -> Vec<String> {
 }
 
 /// A node's name. Marked if the process only has it mapped.
-fn node(used: &UseView) -> String {
+fn node(used: &Use) -> String {
     match used.descriptors {
-        0 => format!("{} (mapped)", used.node),
-        _ => used.node.clone(),
+        0 => format!("{} (mapped)", used.node.name),
+        _ => used.node.name.clone(),
     }
 }
 

@@ -79,9 +79,9 @@ const ROWS: &[ColumnRow] = &[
     ("GPU", (Right, None), |p, _| Some(p.gpu.to_string()), |a, b| a.gpu.cmp(&b.gpu)),
     ("MIG", (Left, None), |p, _| mig(p), |a, b| a.mig.cmp(&b.mig)),
     ("PID", (Right, None), |p, _| Some(p.pid.get().to_string()), |a, b| a.pid.cmp(&b.pid)),
-    ("CPID", (Right, None), |p, _| container_pid(p), |a, b| a.container_pid.cmp(&b.container_pid)),
+    ("CPID", (Right, None), |p, _| container_pid(p), |a, b| a.facts.container_pid.cmp(&b.facts.container_pid)),
     ("USER", (Left, Some(6)), |p, _| user(p), |a, b| user(a).cmp(&user(b))),
-    ("UID", (Right, None), |p, _| Some(p.uid?.to_string()), |a, b| a.uid.cmp(&b.uid)),
+    ("UID", (Right, None), |p, _| Some(p.facts.uid?.to_string()), |a, b| a.facts.uid.cmp(&b.facts.uid)),
     ("RUNTIME", (Left, None), |p, _| runtime(p), |a, b| runtime(a).cmp(&runtime(b))),
     ("CONTAINER", (Left, Some(6)), |p, _| container(p), |a, b| container(a).cmp(&container(b))),
     ("ID", (Left, None), |p, _| id(p), |a, b| id(a).cmp(&id(b))),
@@ -95,8 +95,13 @@ const ROWS: &[ColumnRow] = &[
     ("MEM%", (Right, None), |p, _| share(p, |u| u.memory), |a, b| by_share(a, b, |u| u.memory)),
     ("ENC%", (Right, None), |p, _| share(p, |u| u.encoder), |a, b| by_share(a, b, |u| u.encoder)),
     ("DEC%", (Right, None), |p, _| share(p, |u| u.decoder), |a, b| by_share(a, b, |u| u.decoder)),
-    ("AGE", (Right, None), |p, at| Some(age(at.saturating_sub(p.started?))), |a, b| b.started.cmp(&a.started)),
-    ("NAME", (Left, Some(6)), |p, _| p.name.clone(), |a, b| a.name.cmp(&b.name)),
+    (
+        "AGE",
+        (Right, None),
+        |p, at| Some(age(at.saturating_sub(p.facts.started?))),
+        |a, b| b.facts.started.cmp(&a.facts.started),
+    ),
+    ("NAME", (Left, Some(6)), |p, _| p.facts.name.clone(), |a, b| a.facts.name.cmp(&b.facts.name)),
     ("COMMAND", (Left, Some(10)), |p, _| command(p), |a, b| command(a).cmp(&command(b))),
 ];
 
@@ -187,43 +192,43 @@ fn mig(p: &GpuProcess) -> Option<String> {
 }
 
 fn container_pid(p: &GpuProcess) -> Option<String> {
-    Some(p.container_pid?.get().to_string())
+    Some(p.facts.container_pid?.get().to_string())
 }
 
 fn user(p: &GpuProcess) -> Option<String> {
-    p.user.clone().or_else(|| p.uid.map(|uid| uid.to_string()))
+    p.facts.user.clone().or_else(|| p.facts.uid.map(|uid| uid.to_string()))
 }
 
 fn runtime(p: &GpuProcess) -> Option<String> {
-    Some(p.container.as_ref()?.runtime_name())
+    Some(p.facts.container.as_ref()?.runtime_name())
 }
 
 fn container(p: &GpuProcess) -> Option<String> {
-    let container = p.container.as_ref()?;
+    let container = p.facts.container.as_ref()?;
     Some(container.name.clone().unwrap_or_else(|| container.short_id().to_string()))
 }
 
 fn id(p: &GpuProcess) -> Option<String> {
-    Some(p.container.as_ref()?.short_id().to_string())
+    Some(p.facts.container.as_ref()?.short_id().to_string())
 }
 
 fn outer(p: &GpuProcess) -> Option<String> {
-    let outer = p.container.as_ref()?.outer.as_ref()?;
+    let outer = p.facts.container.as_ref()?.outer.as_ref()?;
     Some(outer.name.clone().unwrap_or_else(|| outer.short_id().to_string()))
 }
 
 fn pod(p: &GpuProcess) -> Option<String> {
-    let pod = p.container.as_ref()?.pod.as_ref()?;
+    let pod = p.facts.container.as_ref()?.pod.as_ref()?;
     pod.name.clone().or_else(|| pod.uid.clone())
 }
 
 fn namespace(p: &GpuProcess) -> Option<String> {
-    p.container.as_ref()?.pod.as_ref()?.namespace.clone()
+    p.facts.container.as_ref()?.pod.as_ref()?.namespace.clone()
 }
 
 /// The command line. A kernel thread or a zombie has none: as `ps`, its name in brackets.
 fn command(p: &GpuProcess) -> Option<String> {
-    p.command.clone().or_else(|| p.name.as_ref().map(|name| format!("[{name}]")))
+    p.facts.command.clone().or_else(|| p.facts.name.as_ref().map(|name| format!("[{name}]")))
 }
 
 fn share(p: &GpuProcess, of: fn(&Utilisation) -> u32) -> Option<String> {

@@ -47,7 +47,7 @@ impl Filter {
 
     /// Whether a process matches.
     pub fn matches(&self, process: &GpuProcess, gpus: &[Gpu]) -> bool {
-        let containers = || std::iter::successors(process.container.as_ref(), |c| c.outer.as_deref());
+        let containers = || std::iter::successors(process.facts.container.as_ref(), |c| c.outer.as_deref());
         let gpu = || gpus.iter().find(|gpu| gpu.index == process.gpu);
         any(&self.gpu, |value| process.gpu.to_string() == value || gpu().is_some_and(|gpu| gpu_matches(gpu, value)))
             && any(&self.container, |value| containers().any(|container| is_container(container, value)))
@@ -96,7 +96,7 @@ fn is_namespace(container: &Container, value: &str) -> bool {
 }
 
 fn is_user(process: &GpuProcess, value: &str) -> bool {
-    process.user.as_deref() == Some(value) || process.uid.is_some_and(|uid| uid.to_string() == value)
+    process.facts.user.as_deref() == Some(value) || process.facts.uid.is_some_and(|uid| uid.to_string() == value)
 }
 
 /// Whether a text matches a pattern, in which `*` stands for anything.

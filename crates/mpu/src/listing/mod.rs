@@ -4,7 +4,7 @@ pub mod columns;
 pub mod filter;
 pub mod table;
 
-use crate::processes::{Gpu, GpuProcess, Snapshot};
+use crate::processes::{Facts, Gpu, GpuProcess, Snapshot};
 use crate::report::{Report, Style};
 use columns::{Column, Sort};
 use filter::Filter;
@@ -93,7 +93,7 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
             notes.push(format!("the processes of GPU {} are not known: {why}", gpu.index));
         }
     }
-    let unknown = seen.processes.iter().filter(|process| process.uid.is_none()).count();
+    let unknown = seen.processes.iter().filter(|process| process.facts.uid.is_none()).count();
     if unknown > 0 {
         notes.push(format!(
             "{unknown} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"
@@ -101,8 +101,9 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
     }
     let can_read_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
     // A process in its own PID namespace may be in a container whose runtime hides its state from this user.
-    let nameless = |p: &&GpuProcess| p.container.as_ref().map_or(p.container_pid.is_some(), |c| c.name.is_none());
-    let nameless = seen.processes.iter().filter(nameless).count();
+    let facts = seen.processes.iter().map(|process| &process.facts);
+    let nameless = |p: &&Facts| p.container.as_ref().map_or(p.container_pid.is_some(), |c| c.name.is_none());
+    let nameless = facts.filter(nameless).count();
     if nameless > 0 && !can_read_all {
         notes.push(format!("{nameless} of the processes are in containers that only root can name: sudo mpu ps"));
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::processes::tests::pid;
-use crate::processes::{Kind, Memory, Mig, MigDevice, Utilisation};
+use crate::processes::{Facts, Kind, Memory, Mig, MigDevice, Utilisation};
 use clap::Parser;
 use mpu_core::ViewPid;
 use mpu_host::containers::{Container, Pod, Runtime};
@@ -19,15 +19,14 @@ fn process(number: u32, gpu: u32, mib: u64) -> GpuProcess {
         memory: Some(mib << 20),
         memory_limit: None,
         utilisation: Some(Utilisation { gpu: 7, memory: 3, encoder: 0, decoder: 0 }),
-        container_pid: None,
-        container: None,
-        job: None,
-        uid: Some(0),
-        user: Some("root".to_string()),
-        name: Some("python3".to_string()),
-        command: Some(format!("python3 train.py --gpu {gpu}")),
-        started: Some(1_700_000_000),
-        start_ticks: None,
+        facts: Facts {
+            uid: Some(0),
+            user: Some("root".to_string()),
+            name: Some("python3".to_string()),
+            command: Some(format!("python3 train.py --gpu {gpu}")),
+            started: Some(1_700_000_000),
+            ..Facts::default()
+        },
     }
 }
 
@@ -67,22 +66,19 @@ pub(crate) fn seen() -> Snapshot {
         pod: Some(pod),
         outer: Some(Box::new(docker("kind-worker"))),
     };
-    let contained = |container: Container, view: u32, p: GpuProcess| GpuProcess {
-        container_pid: ViewPid::new(view),
-        container: Some(container),
-        uid: Some(1000),
-        user: None,
-        ..p
+    let contained = |container: Container, view: u32, mut p: GpuProcess| {
+        let (container_pid, container) = (ViewPid::new(view), Some(container));
+        p.facts = Facts { container_pid, container, uid: Some(1000), user: None, ..p.facts };
+        p
     };
+    let mut of_job = process(100, 0, 500);
+    of_job.facts.job = Some(mpu_host::cgroup::Job { id: "77".to_string(), step: Some("0".to_string()) });
     let part = MigDevice { instance: Mig { gpu_instance: 1, compute_instance: Some(0) }, uuid: None, memory: None };
     Snapshot {
         at: 1_700_003_725,
         gpus: vec![gpu(0), Gpu { mig: vec![part], ..gpu(1) }],
         processes: vec![
-            GpuProcess {
-                job: Some(mpu_host::cgroup::Job { id: "77".to_string(), step: Some("0".to_string()) }),
-                ..process(100, 0, 500)
-            },
+            of_job,
             contained(docker("train"), 5, process(20_001, 0, 8_000)),
             contained(inner, 12, process(20_002, 1, 300)),
         ],
@@ -199,7 +195,7 @@ fn unreadable_processes_and_gpus_are_noted() {
     let notes = notes(&fake.host(), &seen());
     assert!(notes.len() == 1 && notes[0].contains("sudo mpu ps"), "{notes:?}");
     let mut dark = seen();
-    dark.processes[0].uid = None;
+    dark.processes[0].facts.uid = None;
     dark.gpus[1].unreadable = Some("device fell off the bus".to_string());
     let list = select(&fake.host(), dark, &ListOptions::default(), None);
     assert_eq!(list.exit(), Exit::Failed);

@@ -10,7 +10,7 @@
 //! previous reading has it. A PID is kept only until the next reading.
 
 use super::text::Labels;
-use super::usage::{Container, Gpu, Job, Label, Usage, Use, UserLabels};
+use super::usage::{Container, Gpu, Job, Label, Usage, Use, owner_labels};
 use crate::processes::EngineSample;
 use mpu_core::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -217,10 +217,10 @@ fn amounts<'a>(uses: impl Iterator<Item = &'a Use>, gpu: &Gpu) -> BTreeMap<Tenan
         let is_sampled = gpu.samples.is_some() && row.mig.is_empty();
         let new = TenantAmounts { memory: None, is_idle: Some(true), is_sampled, user: None };
         let all = amounts.entry(Tenant::of(row)).or_insert(new);
-        if let Some(memory) = row.amounts.memory {
+        if let Some(memory) = row.memory {
             all.memory = Some(all.memory.unwrap_or_default().saturating_add(memory));
         }
-        all.is_idle = match (all.is_idle, row.amounts.is_idle()) {
+        all.is_idle = match (all.is_idle, row.is_idle()) {
             (Some(false), _) | (_, Some(false)) => Some(false),
             (Some(true), Some(true)) => Some(true),
             _ => None,
@@ -299,6 +299,6 @@ impl Tenant {
     }
 
     fn labels(&self, extra_labels: &[Label]) -> Labels {
-        UserLabels::of_owner((self.gpu, &self.uuid, &self.mig), (self.container.as_ref(), &self.job), extra_labels)
+        owner_labels((self.gpu, &self.uuid, &self.mig), self.container.as_ref(), &self.job, extra_labels)
     }
 }

@@ -4,6 +4,7 @@ use super::families as f;
 use super::ledger::Ledger;
 use super::text::{Labels, Text, clean};
 use super::usage::{Gpu, Label, Sum, Usage};
+use crate::processes::Utilisation;
 use mpu_core::Reason;
 use mpu_engine::observe::{Cost, Observed};
 use mpu_host::driver::{self, Driver, Flavour};
@@ -200,19 +201,15 @@ fn gpus(usage: &Usage, extra_labels: &[Label], text: &mut Text) {
     let readable = || devices.iter();
     by_gpu(text, &f::DEVICE_MEMORY, readable().map(|(gpu, used, _)| (gpu.index, &*gpu.uuid, Some(used))));
     by_gpu(text, &f::RESIDUE, readable().map(|(gpu, _, residue)| (gpu.index, &*gpu.uuid, Some(residue))));
-    // Labels are long and the same in all six metrics.
-    let sums: Vec<(Labels, Sum)> = usage
-        .sums(extra_labels)
-        .iter()
-        .map(|(labels_of_user, sum)| (labels_of_user.labels(extra_labels), *sum))
-        .collect();
+    let sums: Vec<(Labels, Sum)> =
+        usage.sums(extra_labels).into_iter().map(|((_, labels), sum)| (labels, sum)).collect();
     by_labels(text, &f::PROCESSES, &sums, |sum| Some(sum.processes));
-    by_labels(text, &f::MEMORY, &sums, |sum| sum.amounts.memory);
-    let ratio = |percent: Option<u32>| percent.map(|percent| f64::from(percent) / 100.0);
-    by_labels(text, &f::SM, &sums, |sum| ratio(sum.amounts.sm));
-    by_labels(text, &f::TRANSFER, &sums, |sum| ratio(sum.amounts.transfer));
-    by_labels(text, &f::ENCODER, &sums, |sum| ratio(sum.amounts.encoder));
-    by_labels(text, &f::DECODER, &sums, |sum| ratio(sum.amounts.decoder));
+    by_labels(text, &f::MEMORY, &sums, |sum| sum.memory);
+    let ratio = |sum: &Sum, of: fn(Utilisation) -> u32| sum.utilisation.map(|used| f64::from(of(used)) / 100.0);
+    by_labels(text, &f::SM, &sums, |sum| ratio(sum, |used| used.gpu));
+    by_labels(text, &f::TRANSFER, &sums, |sum| ratio(sum, |used| used.memory));
+    by_labels(text, &f::ENCODER, &sums, |sum| ratio(sum, |used| used.encoder));
+    by_labels(text, &f::DECODER, &sums, |sum| ratio(sum, |used| used.decoder));
 }
 
 fn accounts(ledger: &Ledger, extra_labels: &[Label], text: &mut Text) {

@@ -2,7 +2,7 @@
 
 use super::collect::{ReadError, Sources};
 use super::page::HostFacts;
-use super::usage::{Amounts, Container, ContainerNames, Gpu, Job, Usage, Use};
+use super::usage::{Container, ContainerNames, Gpu, Job, Usage, Use};
 use crate::processes::{self, GpuProcess, Snapshot};
 use mpu_engine::observe;
 use mpu_host::driver::Driver;
@@ -108,13 +108,14 @@ pub fn rows(snapshot: &Snapshot) -> Usage {
 }
 
 fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
+    let facts = &process.facts;
     let uuid = gpus.iter().find(|gpu| gpu.index == process.gpu).map(|gpu| gpu.uuid.clone()).unwrap_or_default();
     let mig = process.mig.map(|mig| match mig.compute_instance {
         Some(compute) => format!("{}/{compute}", mig.gpu_instance),
         None => mig.gpu_instance.to_string(),
     });
     // A container may create containers. With the inner names it could hide, or create rows without limit.
-    let container = process.container.as_ref().map(mpu_host::containers::Container::outermost).and_then(|container| {
+    let container = facts.container.as_ref().map(mpu_host::containers::Container::outermost).and_then(|container| {
         let pod = container.pod.as_ref();
         // A user can give a container the name of another user's container.
         let name = container.name.as_deref().filter(|_| container.user.is_none());
@@ -132,18 +133,13 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         uuid,
         mig: mig.unwrap_or_default(),
         container,
-        job: process.job.as_ref().map(|job| Job::new(&job.id, job.step.as_deref())).unwrap_or_default(),
-        uid: process.uid,
+        job: facts.job.as_ref().map(|job| Job::new(&job.id, job.step.as_deref())).unwrap_or_default(),
+        uid: facts.uid,
         pid: process.pid,
-        container_pid: process.container_pid,
-        start_ticks: process.start_ticks,
-        amounts: Amounts {
-            memory: process.memory,
-            sm: process.utilisation.map(|u| u.gpu),
-            transfer: process.utilisation.map(|u| u.memory),
-            encoder: process.utilisation.map(|u| u.encoder),
-            decoder: process.utilisation.map(|u| u.decoder),
-        },
+        container_pid: facts.container_pid,
+        start_ticks: facts.start_ticks,
+        memory: process.memory,
+        utilisation: process.utilisation,
     }
 }
 
@@ -169,15 +165,7 @@ mod tests {
             memory: Some(5),
             memory_limit: None,
             utilisation: None,
-            container_pid: None,
-            container: Some(container),
-            job: None,
-            uid: None,
-            user: None,
-            name: None,
-            command: None,
-            started: None,
-            start_ticks: Some(1),
+            facts: processes::Facts { container: Some(container), start_ticks: Some(1), ..processes::Facts::default() },
         }
     }
 
@@ -228,7 +216,8 @@ mod tests {
             pid: mpu_core::HostPid::new(4711).expect("a PID"),
             container_pid: mpu_core::ViewPid::new(7),
             start_ticks: Some(9),
-            amounts: Amounts { memory: Some(5), sm: Some(1), ..Amounts::default() },
+            memory: Some(5),
+            utilisation: Some(processes::Utilisation { gpu: 1, ..processes::Utilisation::default() }),
         };
         let gpu = Gpu {
             index: 1,

@@ -26,7 +26,7 @@ pub struct Rows<'a> {
 }
 
 /// Labels with their values, rendered once for all metrics that have the same ones.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Labels(String);
 
 impl Labels {

@@ -3,7 +3,7 @@
 
 use super::families::USER_LABELS;
 use super::text::{self, Labels};
-use crate::processes::EngineSample;
+use crate::processes::{EngineSample, Utilisation};
 use mpu_core::{HostPid, ViewPid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -130,22 +130,10 @@ pub struct Use {
     /// Its start, in ticks since the host's boot: distinguishes it from a later process with its PID, also if the clock was set
     /// meanwhile. None for a process that the driver lists and `/proc` does not have.
     pub start_ticks: Option<u64>,
-    pub amounts: Amounts,
-}
-
-/// The use of a GPU by one or more processes. None if the driver does not report it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Amounts {
-    /// Memory in bytes.
+    /// Memory in bytes; none if the driver does not report it.
     pub memory: Option<u64>,
-    /// The multiprocessors, in percent of the time.
-    pub sm: Option<u32>,
-    /// The memory's interface, in percent of the time.
-    pub transfer: Option<u32>,
-    /// The video encoders, in percent of the time.
-    pub encoder: Option<u32>,
-    /// The video decoders, in percent of the time.
-    pub decoder: Option<u32>,
+    /// None if the driver does not report it.
+    pub utilisation: Option<Utilisation>,
 }
 
 /// All GPUs and their processes at one moment.
@@ -155,21 +143,12 @@ pub struct Usage {
     pub uses: Vec<Use>,
 }
 
-/// A row's labels: the usual ones, then those asked for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UserLabels<'a> {
-    gpu: u32,
-    uuid: &'a str,
-    mig: &'a str,
-    container: Option<&'a Container>,
-    job: &'a Job,
-    extra_labels: Vec<String>,
-}
-
+/// The use of a GPU by one or more processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sum {
     pub processes: u64,
-    pub amounts: Amounts,
+    pub memory: Option<u64>,
+    pub utilisation: Option<Utilisation>,
 }
 
 impl Usage {
@@ -194,34 +173,36 @@ impl Usage {
         let mut memory_of_gpus = BTreeMap::new();
         for row in &self.uses {
             let sum: &mut u64 = memory_of_gpus.entry((row.gpu, row.uuid.as_str())).or_default();
-            *sum = sum.saturating_add(row.amounts.memory.unwrap_or_default());
+            *sum = sum.saturating_add(row.memory.unwrap_or_default());
         }
         memory_of_gpus
     }
 
     /// Sums over the processes with the same labels: at most a row per process and GPU; without `labels`, at most one per
-    /// container and GPU or MIG instance, and one for the host's processes.
-    pub fn sums(&self, extra_labels: &[Label]) -> BTreeMap<UserLabels<'_>, Sum> {
-        let mut sums: BTreeMap<UserLabels<'_>, Sum> = BTreeMap::new();
+    /// container and GPU or MIG instance, and one for the host's processes. Sorted by the GPU's index.
+    pub fn sums(&self, extra_labels: &[Label]) -> BTreeMap<(u32, Labels), Sum> {
+        let mut sums: BTreeMap<(u32, Labels), Sum> = BTreeMap::new();
         for row in &self.uses {
-            let extra_labels = extra_labels.iter().map(|label| match label {
+            let value = |label: &Label| match label {
                 Label::Pid => row.pid.get().to_string(),
                 Label::ContainerPid => row.container_pid.map(|pid| pid.get().to_string()).unwrap_or_default(),
                 _ => owner_label(*label, row.container.as_ref(), &row.job),
-            });
-            let user = UserLabels {
-                gpu: row.gpu,
-                uuid: &row.uuid,
-                mig: &row.mig,
-                container: row.container.as_ref(),
-                job: &row.job,
-                extra_labels: extra_labels.collect(),
             };
-            let sum = sums.entry(user).or_default();
+            let extra_labels = extra_labels.iter().map(|label| (label.name(), value(label)));
+            let labels = labels((row.gpu, &row.uuid, &row.mig), row.container.as_ref(), extra_labels);
+            let sum = sums.entry((row.gpu, labels)).or_default();
             sum.processes += 1;
-            sum.amounts = sum.amounts.plus(&row.amounts);
+            sum.memory = add(sum.memory, row.memory, u64::saturating_add);
+            sum.utilisation = add(sum.utilisation, row.utilisation, plus);
         }
         sums
+    }
+}
+
+impl Use {
+    /// Whether the engines did no work; none if the driver does not report it.
+    pub fn is_idle(&self) -> Option<bool> {
+        self.utilisation.map(|used| used.gpu == 0 && used.encoder == 0 && used.decoder == 0)
     }
 }
 
@@ -234,53 +215,46 @@ fn owner_label(label: Label, container: Option<&Container>, job: &Job) -> String
     }
 }
 
-impl<'a> UserLabels<'a> {
-    /// The labels of a container or job on a GPU, or of the host's processes there. Of the extra labels, those of a process are left out.
-    pub fn of_owner(
-        (gpu, uuid, mig): (u32, &'a str, &'a str),
-        (container, job): (Option<&'a Container>, &'a Job),
-        extra_labels: &[Label],
-    ) -> Labels {
-        let extra_labels: Vec<Label> = extra_labels.iter().copied().filter(|label| !label.is_of_process()).collect();
-        let values = extra_labels.iter().map(|label| owner_label(*label, container, job)).collect();
-        UserLabels { gpu, uuid, mig, container, job, extra_labels: values }.labels(&extra_labels)
-    }
+/// The labels of a container or job on a GPU, or of the host's processes there. Of the extra labels, those of a process are left out.
+pub fn owner_labels(
+    place: (u32, &str, &str),
+    container: Option<&Container>,
+    job: &Job,
+    extra_labels: &[Label],
+) -> Labels {
+    let of_owner = extra_labels.iter().filter(|label| !label.is_of_process());
+    labels(place, container, of_owner.map(|label| (label.name(), owner_label(*label, container, job))))
+}
 
-    /// The row's labels; `labels` as for [`Usage::sums`].
-    pub fn labels(&self, extra_labels: &[Label]) -> Labels {
-        let gpu = self.gpu.to_string();
-        let none = Container::default();
-        let Container { id, name, pod, namespace, runtime, .. } = self.container.unwrap_or(&none);
-        let usual: [&str; USER_LABELS.len()] = [&gpu, self.uuid, self.mig, id, name, pod, namespace, runtime];
-        let extra_labels =
-            extra_labels.iter().map(|label| label.name()).zip(self.extra_labels.iter().map(String::as_str));
-        Labels::new(USER_LABELS.iter().copied().zip(usual).chain(extra_labels))
+/// A row's labels: the usual ones, then the extra ones.
+fn labels(
+    (gpu, uuid, mig): (u32, &str, &str),
+    container: Option<&Container>,
+    extra_labels: impl Iterator<Item = (&'static str, String)>,
+) -> Labels {
+    let gpu = gpu.to_string();
+    let none = Container::default();
+    let Container { id, name, pod, namespace, runtime, .. } = container.unwrap_or(&none);
+    let usual: [&str; USER_LABELS.len()] = [&gpu, uuid, mig, id, name, pod, namespace, runtime];
+    let extra_labels: Vec<(&'static str, String)> = extra_labels.collect();
+    let extra_labels = extra_labels.iter().map(|(label, value)| (*label, value.as_str()));
+    Labels::new(USER_LABELS.iter().copied().zip(usual).chain(extra_labels))
+}
+
+/// Adds both. A missing value counts as zero, unless both are missing.
+fn add<T>(a: Option<T>, b: Option<T>, plus: impl FnOnce(T, T) -> T) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(plus(a, b)),
+        (a, b) => a.or(b),
     }
 }
 
-impl Amounts {
-    /// Whether the engines did no work; none if the driver does not report it.
-    pub fn is_idle(&self) -> Option<bool> {
-        let is_none = |percent: Option<u32>| percent.unwrap_or_default() == 0;
-        Some(self.sm? == 0 && is_none(self.encoder) && is_none(self.decoder))
-    }
-
-    /// Adds both. A missing value counts as zero, unless both are missing.
-    fn plus(&self, other: &Amounts) -> Amounts {
-        fn add<T>(a: Option<T>, b: Option<T>, plus: impl FnOnce(T, T) -> T) -> Option<T> {
-            match (a, b) {
-                (Some(a), Some(b)) => Some(plus(a, b)),
-                (a, b) => a.or(b),
-            }
-        }
-        let percent = |a, b| add(a, b, u32::saturating_add);
-        Amounts {
-            memory: add(self.memory, other.memory, u64::saturating_add),
-            sm: percent(self.sm, other.sm),
-            transfer: percent(self.transfer, other.transfer),
-            encoder: percent(self.encoder, other.encoder),
-            decoder: percent(self.decoder, other.decoder),
-        }
+fn plus(a: Utilisation, b: Utilisation) -> Utilisation {
+    Utilisation {
+        gpu: a.gpu.saturating_add(b.gpu),
+        memory: a.memory.saturating_add(b.memory),
+        encoder: a.encoder.saturating_add(b.encoder),
+        decoder: a.decoder.saturating_add(b.decoder),
     }
 }
 
@@ -299,7 +273,8 @@ mod tests {
             uid: None,
             container_pid: ViewPid::new(pid % 100),
             start_ticks: None,
-            amounts: Amounts { memory, sm: Some(10), ..Amounts::default() },
+            memory,
+            utilisation: Some(Utilisation { gpu: 10, ..Utilisation::default() }),
         }
     }
 
@@ -308,7 +283,8 @@ mod tests {
         let uses =
             vec![row(0, "a", 101, Some(5)), row(0, "a", 102, Some(7)), row(1, "a", 101, None), row(0, "", 9, None)];
         let usage = Usage { gpus: vec![], uses };
-        let sums: Vec<_> = usage.sums(&[]).values().map(|s| (s.processes, s.amounts.memory, s.amounts.sm)).collect();
+        let sums = usage.sums(&[]);
+        let sums: Vec<_> = sums.values().map(|s| (s.processes, s.memory, s.utilisation.map(|used| used.gpu))).collect();
         assert_eq!(sums, [(1, None, Some(10)), (2, Some(12), Some(20)), (1, None, Some(10))]);
         assert_eq!(usage.sums(&[Label::Pid]).len(), 4);
     }
@@ -318,8 +294,8 @@ mod tests {
         let usage = Usage { gpus: vec![], uses: vec![row(0, "a", 4711, None)] };
         let labels = |extra_labels: &[Label]| {
             let sums = usage.sums(extra_labels);
-            let (user, _) = sums.iter().next().expect("a row");
-            format!("{:?}", user.labels(extra_labels))
+            let ((_, labels), _) = sums.iter().next().expect("a row");
+            format!("{labels:?}")
         };
         assert!(!labels(&[]).contains("4711"));
         let extra_labels = labels(&[Label::Pid, Label::ContainerPid]);

@@ -9,29 +9,37 @@ use mpu_host::containers::{self, Container};
 use mpu_host::host::Host;
 use mpu_host::maker::{self, Has};
 use mpu_os::deadline::within;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The facts of a process that do not come from the GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Facts {
-    /// Its number in the innermost PID namespace, if that is not the host's.
+    /// Its number in the innermost PID namespace; none for a process of the host itself.
     pub container_pid: Option<ViewPid>,
+    /// Its container.
     pub container: Option<Container>,
     /// Its Slurm job.
     pub job: Option<Job>,
     /// The cgroup of its systemd unit.
+    #[serde(skip)]
     pub unit: Option<String>,
+    /// Its user's number; none if it has ended.
     pub uid: Option<u32>,
     /// Its user's name on the host.
     pub user: Option<String>,
     /// The program's name, as the kernel has it.
     pub name: Option<String>,
-    /// The command line, joined by blanks.
+    /// The command line, at most 4096 bytes; null if the process does not let it be read. Of an ended process, the processes that keep its
+    /// memory.
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
-    /// When it started, in ticks since the host's boot; none if it has ended.
+    /// When it started, in ticks since the host's boot: independent of clock changes. None if `/proc` does not have the process.
+    #[serde(skip)]
     pub start_ticks: Option<u64>,
 }
 

@@ -75,15 +75,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
                 memory,
                 memory_limit: limit,
                 utilisation,
-                container_pid: facts.container_pid,
-                container: facts.container,
-                job: facts.job,
-                uid: facts.uid,
-                user: facts.user,
-                name: facts.name,
-                command: facts.command,
-                started: facts.started,
-                start_ticks: facts.start_ticks,
+                facts,
             });
         }
         gpus.push(gpu.gpu);

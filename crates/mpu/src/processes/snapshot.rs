@@ -1,11 +1,10 @@
 //! A snapshot of the GPUs of a host and their processes.
 
-use mpu_core::{HostPid, ViewPid};
-use mpu_host::cgroup::Job;
-use mpu_host::containers::Container;
+use super::facts::Facts;
+use mpu_core::HostPid;
 use mpu_rm::EngineSample;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// All GPUs and their processes at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -99,26 +98,8 @@ pub struct GpuProcess {
     pub memory_limit: Option<u64>,
     /// Its use in the last second, in percent; null if the GPU does not report it, as for all but the busiest of several.
     pub utilisation: Option<Utilisation>,
-    /// Its number in the innermost PID namespace; none for a process of the host itself.
-    pub container_pid: Option<ViewPid>,
-    /// Its container.
-    pub container: Option<Container>,
-    /// Its Slurm job.
-    pub job: Option<Job>,
-    /// Its user's number; none if it has ended.
-    pub uid: Option<u32>,
-    /// Its user's name on the host.
-    pub user: Option<String>,
-    /// The program's name, as the kernel has it.
-    pub name: Option<String>,
-    /// The command line, at most 4096 bytes; null if the process does not let it be read. Of an ended process, the processes that keep its
-    /// memory.
-    pub command: Option<String>,
-    /// When it started, in seconds since 1970.
-    pub started: Option<u64>,
-    /// When it started, in ticks since the host's boot: independent of clock changes. None if `/proc` does not have the process.
-    #[serde(skip)]
-    pub start_ticks: Option<u64>,
+    #[serde(flatten)]
+    pub facts: Facts,
 }
 
 /// What a process does on a GPU.
@@ -157,7 +138,7 @@ impl Kind {
 }
 
 /// Shares of a GPU's engines, in percent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Utilisation {
     /// Compute and graphics.
     pub gpu: u32,

@@ -40,9 +40,7 @@ fn host() -> FakeHost {
 const DRIVERS: &str = "/dev/full";
 
 fn descriptor(fake: &FakeHost, number: u32, descriptor: u32, target: &str) {
-    let folder = fake.host().at(format!("/proc/{number}/fd"));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    std::os::unix::fs::symlink(target, folder.join(descriptor.to_string())).expect("a link");
+    fake.link(&format!("/proc/{number}/fd/{descriptor}"), target);
 }
 
 fn makers() -> maker::Look {
@@ -71,14 +69,12 @@ fn joined(fake: &FakeHost, reading: Reading) -> Snapshot {
 fn row_has_facts_of_its_process() {
     let seen = joined(&host(), reading(vec![row(20001, Kind::Compute, Some(64 << 20))], Some(&[(20001, 30)])));
     let process = &seen.processes[0];
-    assert_eq!((process.pid, process.container_pid), (pid(20001), ViewPid::new(5)));
-    assert_eq!((process.uid, process.user.as_deref()), (Some(1000), Some("ada")));
-    assert_eq!(
-        (process.name.as_deref(), process.command.as_deref()),
-        (Some("python3"), Some("python3 train.py --lr=0.1"))
-    );
-    assert_eq!(process.started, Some(1_700_000_123));
-    assert_eq!(process.container.as_ref().map(|c| c.short_id()), Some(&LONG[..12]));
+    let facts = &process.facts;
+    assert_eq!((process.pid, facts.container_pid), (pid(20001), ViewPid::new(5)));
+    assert_eq!((facts.uid, facts.user.as_deref()), (Some(1000), Some("ada")));
+    assert_eq!((facts.name.as_deref(), facts.command.as_deref()), (Some("python3"), Some("python3 train.py --lr=0.1")));
+    assert_eq!(facts.started, Some(1_700_000_123));
+    assert_eq!(facts.container.as_ref().map(|c| c.short_id()), Some(&LONG[..12]));
     assert_eq!((process.memory, process.utilisation.map(|u| u.gpu)), (Some(64 << 20), Some(30)));
 }
 
@@ -133,16 +129,16 @@ fn reused_pid_keeps_no_facts_of_successor() {
     descriptor(&fake, 20002, 3, DRIVERS);
     fake.write("/proc/20002/comm", "worker\n");
     let process = look().processes.remove(0);
-    assert_eq!(process.command.as_deref(), Some("ended, memory still held by 20002 (worker)"));
-    assert_eq!((process.container, process.container_pid, process.memory), (None, None, Some(64 << 20)));
-    assert_eq!((process.start_ticks, process.memory_limit), (None, None), "the heir's cgroup is not its own");
+    let facts = process.facts;
+    assert_eq!(facts.command.as_deref(), Some("ended, memory still held by 20002 (worker)"));
+    assert_eq!((facts.container, facts.container_pid, process.memory), (None, None, Some(64 << 20)));
+    assert_eq!((facts.start_ticks, process.memory_limit), (None, None), "the heir's cgroup is not its own");
     // Now as its own maker; a process seen with the driver stays its owner.
-    let own = fake.host().at("/proc/20001/fd/4");
-    std::os::unix::fs::symlink(DRIVERS, &own).expect("a link");
+    descriptor(&fake, 20001, 4, DRIVERS);
     let process = look().processes.remove(0);
-    assert_eq!((process.name.as_deref(), process.memory_limit), (Some("python3"), Some(1 << 30)));
-    std::fs::remove_file(own).expect("ours");
-    assert_eq!(look().processes[0].name.as_deref(), Some("python3"));
+    assert_eq!((process.facts.name.as_deref(), process.memory_limit), (Some("python3"), Some(1 << 30)));
+    fake.remove("/proc/20001/fd/4");
+    assert_eq!(look().processes[0].facts.name.as_deref(), Some("python3"));
 }
 
 #[test]
@@ -167,9 +163,7 @@ fn process_with_moved_descriptors_keeps_container() {
     fake.remove("/proc/20001/fd");
     descriptor(&fake, 20001, 3, "/dev/null");
     assert_eq!(name(&fake), None, "an heir");
-    let table = fake.host().at("/proc/20001/task/20009/fd");
-    std::fs::create_dir_all(&table).expect("a folder");
-    std::os::unix::fs::symlink(DRIVERS, table.join("7")).expect("a link");
+    fake.link("/proc/20001/task/20009/fd/7", DRIVERS);
     assert_eq!(name(&fake), expected);
 }
 
@@ -294,7 +288,7 @@ fn holders_are_searched_once_and_not_for_exporter() {
     fake.remove("/proc/30001/comm");
     assert_eq!(cache.of(&context, pid(20002)).command, Some(command));
     let billed = join(&host, rows(), 7, &mut super::tests::cache(Depth::Owner));
-    assert!(billed.processes.iter().all(|row| row.command.is_none() && row.start_ticks.is_none()));
+    assert!(billed.processes.iter().all(|row| row.facts.command.is_none() && row.facts.start_ticks.is_none()));
 }
 
 #[test]
@@ -317,7 +311,8 @@ fn ended_process_keeps_its_row() {
     let seen = joined(&fake, reading(vec![row(4242, Kind::Graphics, None)], None));
     let process = &seen.processes[0];
     assert_eq!((process.pid, process.kind, process.memory), (pid(4242), Kind::Graphics, None));
-    assert_eq!((&process.command, process.uid, &process.container, process.utilisation), (&None, None, &None, None));
+    let facts = &process.facts;
+    assert_eq!((&facts.command, facts.uid, &facts.container, process.utilisation), (&None, None, &None, None));
 }
 
 #[test]
@@ -366,7 +361,7 @@ fn reused_pid_gets_new_facts() {
     let rows = || reading(vec![row(20001, Kind::Compute, None)], None);
     let mut command = |fake: &FakeHost| {
         let seen = join(&fake.host(), rows(), 7, &mut cache);
-        seen.processes[0].command.clone().unwrap_or_default()
+        seen.processes[0].facts.command.clone().unwrap_or_default()
     };
     assert_eq!(command(&fake), "python3 train.py --lr=0.1");
     fake.write("/proc/20001/cmdline", "sleep\0");
@@ -379,7 +374,7 @@ fn reused_pid_gets_new_facts() {
 fn clock_change_keeps_start_ticks() {
     let fake = host();
     // The exporter reads in a new process each time.
-    let look = || joined(&fake, reading(vec![row(20001, Kind::Compute, None)], None)).processes.remove(0);
+    let look = || joined(&fake, reading(vec![row(20001, Kind::Compute, None)], None)).processes.remove(0).facts;
     let before = look();
     fake.write("/proc/stat", "btime 1700003600\n");
     let after = look();
@@ -449,8 +444,7 @@ fn command_line_without_answer_is_none() {
     };
     let fake = host();
     fake.remove("/proc/20001/cmdline");
-    let line = fake.host().at("/proc/20001/cmdline");
-    std::os::unix::fs::symlink(format!("/proc/{}/cmdline", blocked.1), line).expect("a link");
+    fake.link("/proc/20001/cmdline", format!("/proc/{}/cmdline", blocked.1));
     let began = std::time::Instant::now();
     let mut cache = cache(Depth::Everything);
     // All together have a limit.

@@ -259,4 +259,4 @@ fn next_interval(interval: Duration, longer: bool) -> Duration {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -16,7 +16,7 @@ use mpu_host::containers::Container;
 use mpu_host::driver::Driver;
 use mpu_host::holders::modules::{self, Module};
 use mpu_host::holders::nodes::{self, DriverGpu};
-use mpu_host::holders::{self, Holder, InFlight, Scan, Scanner};
+use mpu_host::holders::{Holder, InFlight, Scan, Scanner, Use};
 use mpu_host::host::{CAP_SYS_PTRACE, Host};
 use mpu_host::time;
 use schemars::JsonSchema;
@@ -52,7 +52,7 @@ pub struct Who {
     /// The driver's modules and those that use it, each before what it uses.
     pub modules: Vec<ModuleView>,
     /// Processes at whose sockets descriptors wait to be received. The kernel does not show whether they are the driver's.
-    pub in_flight: Vec<InFlightView>,
+    pub in_flight: Vec<InFlight>,
     /// Processes that could not be looked at, or in part only.
     pub not_read: Vec<HostPid>,
     /// What may be missing, and why.
@@ -83,7 +83,7 @@ pub struct ProcessView {
     /// What NVIDIA's program it is, by its executable's name; null for any other.
     pub role: Option<Role>,
     /// The driver's nodes that it holds.
-    pub uses: Vec<UseView>,
+    pub uses: Vec<Use>,
     /// Its container.
     pub container: Option<Container>,
     /// Its Slurm job.
@@ -116,19 +116,6 @@ pub enum Role {
     MpsServer,
 }
 
-/// A node that a process holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct UseView {
-    /// As the driver calls it below /dev, whatever the process calls it.
-    pub node: String,
-    /// The GPU's index; null for a node of all GPUs.
-    pub gpu: Option<u32>,
-    /// How many descriptors the process has of it.
-    pub descriptors: u32,
-    /// How many of its mappings are of it.
-    pub mappings: u32,
-}
-
 /// A kernel module that is the driver, or uses it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModuleView {
@@ -142,15 +129,6 @@ pub struct ModuleView {
     pub processes: Vec<HostPid>,
     /// The command that unloads it, once nothing uses it.
     pub end: String,
-}
-
-/// A process at whose sockets descriptors wait to be received.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct InFlightView {
-    /// The process's number on the host.
-    pub pid: HostPid,
-    /// How many.
-    pub descriptors: u32,
 }
 
 /// The shortest time between two scans of `/proc` while waiting.
@@ -275,7 +253,7 @@ impl Observation {
                     pid: holder.pid,
                     container_pid: facts.container_pid,
                     role: executable.as_deref().and_then(|path| path.file_name()?.to_str()).and_then(role),
-                    uses: holder.uses.iter().map(UseView::of).collect(),
+                    uses: holder.uses.clone(),
                     end: end::end_command(holder.pid, container.as_ref(), job.as_ref(), own.as_deref()),
                     container,
                     job,
@@ -288,20 +266,17 @@ impl Observation {
                 })
             })
             .collect();
-        let in_flight =
-            scan.in_flight.iter().map(|one: &InFlight| InFlightView { pid: one.pid, descriptors: one.descriptors });
         let notes = notes(&scan, &modules, gpu.is_some(), is_free);
         let modules = modules.into_iter().map(|module| ModuleView::of(module, &scan.holders)).collect();
         let gpu = gpu.map(|gpu| GpuView { index: gpu.index, uuid: gpu.uuid.clone(), bus_id: bus_id(&gpu.address) });
-        let (at, in_flight) = (time::now(), in_flight.collect());
         Who {
-            at,
+            at: time::now(),
             driver,
             gpu,
             free: is_free,
             processes,
             modules,
-            in_flight,
+            in_flight: scan.in_flight,
             not_read: scan.not_read,
             notes,
             has_waited: false,
@@ -348,13 +323,6 @@ impl Role {
             Role::MpsControl => "MPS control daemon",
             Role::MpsServer => "MPS server",
         }
-    }
-}
-
-impl UseView {
-    fn of(used: &holders::Use) -> UseView {
-        let holders::Use { node, descriptors, mappings } = used;
-        UseView { node: node.name.clone(), gpu: node.gpu, descriptors: *descriptors, mappings: *mappings }
     }
 }
 

@@ -6,7 +6,6 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 use std::cell::{Cell, RefCell};
-use std::os::unix::fs::symlink;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";
 
@@ -19,17 +18,11 @@ fn host() -> FakeHost {
     fake.write("/proc/devices", "Character devices:\n  1 nvidia-uvm\n195 nvidia\n");
     fake.write("/proc/driver/nvidia/gpus/0000:17:00.0/information", "GPU UUID: \t GPU-aaaa1111\nDevice Minor: \t 1\n");
     fake.write("/proc/driver/nvidia/gpus/0000:65:00.0/information", "GPU UUID: \t GPU-bbbb2222\nDevice Minor: \t 0\n");
-    link(&fake, "/sys/dev/char/5:0", "../../devices/pci0000:64/0000:65:00.0/drm/card1");
+    fake.link("/sys/dev/char/5:0", "../../devices/pci0000:64/0000:65:00.0/drm/card1");
     fake.write("/sys/module/nvidia/refcnt", "3\n");
     fake.write("/sys/module/nvidia/holders/nvidia_uvm/refcnt", "");
     fake.write("/sys/module/nvidia_uvm/refcnt", "2\n");
     fake
-}
-
-fn link(fake: &FakeHost, path: &str, target: &str) {
-    let path = fake.host().at(path);
-    std::fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
-    symlink(target, path).expect("a link");
 }
 
 fn stat(pid: u32, ticks: u64) -> String {
@@ -43,7 +36,7 @@ fn process(fake: &FakeHost, pid: u32, device: &str, cgroup: &str) {
     fake.write(&format!("/proc/{pid}/status"), "Name:\tpy\\nth\u{1b}on3\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t7\n");
     fake.write(&format!("/proc/{pid}/cmdline"), "python3\0train.py\0");
     fake.write(&format!("/proc/{pid}/cgroup"), &format!("0::{cgroup}\n"));
-    link(fake, &format!("/proc/{pid}/fd/3"), device);
+    fake.link(&format!("/proc/{pid}/fd/3"), device);
     std::fs::create_dir_all(fake.host().at(format!("/proc/{pid}/task"))).expect("folders");
 }
 
@@ -63,7 +56,7 @@ fn holders_have_owner_and_end_command() {
     process(&fake, 11, "/dev/full", "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0");
     process(&fake, 12, "/dev/tty", "/system.slice/nvidia-persistenced.service");
     fake.write("/sys/fs/cgroup/system.slice/nvidia-persistenced.service/cgroup.procs", "12\n");
-    link(&fake, "/proc/12/exe", "/usr/bin/nvidia-persistenced (deleted)");
+    fake.link("/proc/12/exe", "/usr/bin/nvidia-persistenced (deleted)");
     process(&fake, 13, "socket:[5]", "/");
     fake.write("/proc/13/fdinfo/3", "scm_fds: 2\n");
     let seen = list_holders(&fake, Some("65:00.0")).expect("a GPU");
@@ -76,7 +69,7 @@ fn holders_have_owner_and_end_command() {
     let first = &seen.processes[0];
     assert_eq!((first.uid, first.user.as_deref(), first.started), (Some(1000), Some("ada"), Some(1_700_000_123)));
     assert_eq!(seen.processes[2].role, Some(Role::Persistenced));
-    assert_eq!(seen.processes[2].uses[0].gpu, Some(1));
+    assert_eq!(seen.processes[2].uses[0].node.gpu, Some(1));
     assert_eq!((seen.in_flight.len(), seen.free, seen.exit()), (1, false, Exit::Ok));
     let text = seen.text(Style::Plain);
     for words in ["pod vision/train-0", "job 77.0", "(persistence daemon)", "py\\nth\u{fffd}on3", "GPU 1 is in use"] {

@@ -3,5 +3,5 @@
 mod module;
 mod notify;
 
-pub use module::{ArgumentView, HolderView, ProofView, StateView};
+pub use module::{ArgumentView, ProofView, StateView};
 pub use notify::NotifyView;

@@ -4,7 +4,7 @@ use crate::report::Style;
 use mpu_engine::module::holders::{self, HolderInfo};
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof::Proof;
-use mpu_engine::module::state::{Argument, CallKind, Phase, Refusal, State};
+use mpu_engine::module::state::{Argument, Phase, Refusal, State};
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub struct StateView {
     /// Callers inside a redirected function.
     pub inside: u64,
     /// Those of them that stay there, the longest first, sixteen at most.
-    pub holders: Vec<HolderView>,
+    pub holders: Vec<HolderInfo>,
     /// Callers whose task died inside the driver since the module was loaded; each is a crash of the driver.
     pub orphans: u64,
     /// The redirect that could not be placed.
@@ -46,46 +46,6 @@ pub struct ArgumentView {
     pub source: &'static str,
     /// With `claimed`, why the probe could not be placed.
     pub errno: Option<i32>,
-}
-
-/// A caller that stays inside the driver.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct HolderView {
-    /// Its process's number on the host.
-    pub pid: u32,
-    /// Its thread's.
-    pub thread: u32,
-    /// The program's name; null when the process is gone.
-    pub command: Option<String>,
-    /// Its container's name, or the beginning of its id; null if it is in none.
-    pub container: Option<String>,
-    /// The control's number, as `0x20800a0f`; null of another ioctl, and before the driver has read it.
-    pub control: Option<String>,
-    /// The control's name, where it is one that MPU translates.
-    pub control_name: Option<&'static str>,
-    /// How long it has been inside.
-    pub milliseconds: u64,
-    /// The same as text.
-    pub words: String,
-}
-
-impl From<&HolderInfo> for HolderView {
-    fn from(caller: &HolderInfo) -> HolderView {
-        let control = match caller.holder.control {
-            CallKind::Control(cmd) => Some(format!("0x{:08x}", cmd.0)),
-            CallKind::NotKnown | CallKind::Other => None,
-        };
-        HolderView {
-            pid: caller.holder.pid.get(),
-            thread: caller.holder.thread.get(),
-            command: caller.command.clone(),
-            container: caller.container.clone(),
-            control,
-            control_name: holders::control_name(caller.holder.control),
-            milliseconds: caller.holder.millis,
-            words: caller.to_string(),
-        }
-    }
 }
 
 /// Whether the module was seen to translate.
@@ -130,7 +90,7 @@ impl StateView {
             entered: state.entered,
             translated: state.translated,
             inside: state.inside,
-            holders: holders::describe_holders(host, state).iter().map(HolderView::from).collect(),
+            holders: holders::describe_holders(host, state),
             orphans: state.orphans,
             refused: state.refused.clone(),
         }

@@ -3,14 +3,14 @@
 use super::*;
 use crate::listing::tests::seen;
 
-fn app() -> App {
+pub(crate) fn app() -> App {
     let sort = Sort { column: Column::Memory, descending: true };
     let mut app = App::new(vec![], sort, Filter::default(), Duration::from_secs(1));
     app.update(Ok(seen()));
     app
 }
 
-fn press(app: &mut App, keys: &str) {
+pub(crate) fn press(app: &mut App, keys: &str) {
     for key in keys.chars() {
         let code = match key {
             '\n' => KeyCode::Enter,

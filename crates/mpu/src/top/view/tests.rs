@@ -1,24 +1,12 @@
 //! Draws into a terminal in memory.
 
 use super::*;
-use crate::listing::columns::Sort;
 use crate::listing::filter::Filter;
 use crate::listing::tests::seen;
+use crate::top::app::tests::{app, press};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
-
-fn app() -> App {
-    let sort = Sort { column: Column::Memory, descending: true };
-    let mut app = App::new(vec![], sort, Filter::default(), Duration::from_secs(1));
-    app.update(Ok(seen()));
-    app
-}
-
-fn press(app: &mut App, key: char) {
-    app.handle_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE));
-}
 
 fn picture(app: &mut App, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
@@ -82,18 +70,18 @@ fn many_gpus_leave_room_for_processes() {
 #[test]
 fn head_and_foot_show_current_mode() {
     let mut app = app();
-    press(&mut app, 'p');
+    press(&mut app, "p");
     assert!(picture(&mut app, 100, 12).contains("PAUSED"));
-    press(&mut app, '/');
-    press(&mut app, 't');
+    press(&mut app, "/");
+    press(&mut app, "t");
     assert!(picture(&mut app, 100, 12).contains("filter: t"), "typing");
-    app.handle_key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
-    press(&mut app, '?');
+    press(&mut app, "\n");
+    press(&mut app, "?");
     let help = picture(&mut app, 110, 20);
     for (keys, what) in KEY_HELP {
         assert!(help.contains(keys) && help.contains(what), "{help}");
     }
-    press(&mut app, 'x');
+    press(&mut app, "x");
     assert_eq!(app.mode, Mode::Keys);
     app.update(Err("the driver is\x1b[2J gone".to_string()));
     assert!(picture(&mut app, 100, 12).contains("the driver is\u{fffd}[2J gone"));
@@ -112,7 +100,7 @@ fn unreadable_gpu_shows_its_error() {
 fn selected_row_is_in_picture() {
     let mut app = app();
     for _ in 0..3 {
-        press(&mut app, 'j');
+        press(&mut app, "j");
     }
     let picture = picture(&mut app, 100, 7);
     assert!(picture.contains("20002"), "{picture}");
