@@ -116,7 +116,8 @@ mod tests {
                 let source = paths::repo().join("crates").join(&name).join("src");
                 let files = [format!("{module}.rs"), format!("{module}/mod.rs"), format!("{module}/tests.rs")];
                 let function = format!("fn {function}(");
-                let has_test = |file| std::fs::read_to_string(source.join(file)).is_ok_and(|text| text.contains(&function));
+                let has_test =
+                    |file| std::fs::read_to_string(source.join(file)).is_ok_and(|text| text.contains(&function));
                 assert!(files.iter().any(has_test), "xtask/emulated.toml skips {test}, which is no test of {name}");
             }
         }

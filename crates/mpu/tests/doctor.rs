@@ -275,7 +275,7 @@ fn doctor_checks_driver() {
     };
     let whole = |h: &Host| {
         linked(h);
-        h.link(&format!("{LIBRARIES}/libnvidia-ml.so.550"), &format!("./nvidia/../nvidia/{NVML}"));
+        h.link(&format!("{LIBRARIES}/libnvidia-ml.so.550"), format!("./nvidia/../nvidia/{NVML}"));
     };
     let stale = |h: &Host| {
         whole(h);
