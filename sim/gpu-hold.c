@@ -300,7 +300,7 @@ int main(int argc, char **argv)
 	if (opt.name)
 		prctl(PR_SET_NAME, opt.name);
 	if (opt.forks) {
-		setpgid(0, 0); /* so that the end of the holder reaches its children and no other process */
+		setpgid(0, 0); /* so that kill(0) reaches the children and no other process */
 		hold_with_children();
 		return 0;
 	}

@@ -2,7 +2,7 @@
 /*
  * A hostile caller: after the engine has read the argument, the driver reads another one. `fault` puts part of the argument on a missing page
  * (userfaultfd), and changes the rest before it supplies the page. `race` has a thread that changes the argument all the time.
- * nvattack tries every control with process ids, and searches every returned byte for the given numbers.
+ * nvattack tries every control with process ids, and searches every returned word for the given numbers.
  *
  * Prints a line for each try: `row NAME claim CLAIM calls N accepted M found F`, and ` as PID` with the first one found. Exit 0: nothing
  * found; 1: something found; 2: usage, or no device.
@@ -19,7 +19,7 @@ static struct nv_way way;
 /* The argument that the engine reads first. */
 struct claim {
 	const char *name;
-	uint32_t cmd, size; /* 0: the row's own */
+	uint32_t cmd, size; /* cmd 0: a harmless control, 1: the row's; size 0: the row's */
 };
 
 static const struct claim claims[] = {

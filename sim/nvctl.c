@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Raw controls for the guest stories: sends one control in any way the ioctl allows and prints what came back, one row
- * per line; plus callers that misbehave on purpose (race) and one that never accepts a wrong answer (spin).
- * The first line is always `ret=<int> status=0x<hex>` (and `count=<n>` for lists). Exit 0: ioctl 0 and status 0; 1: the
- * driver refused, or a check failed; 2: usage or no device.
+ * The caller of the guest stories: sends one control in any form that the ioctl allows, and prints the answer, one row per line. Also has
+ * racing callers (race, swap), and a caller that compares each answer (spin).
+ * A control's first line is `ret=<int> status=0x<hex>` (and `count=<n>` for lists). Exit 0: ioctl 0 and status 0; 1: the driver refused, or a
+ * check failed; 2: usage or no device.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -23,7 +23,7 @@
 
 #define GET_PIDS 0x2080018d
 #define GET_PID_INFO 0x2080018e
-#define FB_INFO_V2 0x20801303 /* harmless, takes any size here: what the cmd racer hides behind */
+#define FB_INFO_V2 0x20801303 /* harmless, of any size here: the cmd racer alternates with it */
 #define PIDS_SIZE 3812
 #define PIDS_MAX 950
 
@@ -100,7 +100,7 @@ static void open_session(void)
 
 	ctl = nv_open_minor(255);
 	nv_check(ctl >= 0, "nvctl: /dev/nvidiactl", -errno);
-	/* The real driver gives a device to those only who hold its GPU's node. It stays open. */
+	/* The real driver makes a device object only for a process that has the GPU's node open. It stays open. */
 	nv_open_minor(opt.gpu);
 	rc = nv_session_open(ctl, opt.gpu, &session);
 	nv_must("nvctl: client, device and subdevice", rc);
@@ -116,7 +116,7 @@ static int inject(void)
 	return fd;
 }
 
-/* Whether it did. What it still has in store would hit the reading of this file, which then fails, and the writing. */
+/* Whether the kernel injected the failure. If it did not, the failure hits the read below, or a write, which is repeated. */
 static bool injected(int fd)
 {
 	char left[16] = "1";
@@ -150,7 +150,7 @@ static int send_and_print(uint32_t object, uint32_t cmd, void *params, uint32_t 
 	return rc || status;
 }
 
-/* An RM control whose argument is at an address where nothing is. */
+/* An RM control whose argument is at an unmapped address. */
 static int cmd_nowhere(void)
 {
 	int rc = nv_control_send(ctl, (struct nv_control_arg *)(uintptr_t)0x1000, &opt.way);
@@ -159,7 +159,7 @@ static int cmd_nowhere(void)
 	return rc != 0;
 }
 
-/* What is no control device of the driver's has an answer of its own. */
+/* Sends a control on descriptors that are not the driver's control device. */
 static int cmd_elsewhere(void)
 {
 	int pipes[2] = { -1, -1 }, pair[2] = { -1, -1 }, closed = dup(0);
@@ -193,9 +193,9 @@ static int cmd_elsewhere(void)
 	return 0;
 }
 
-#define HEAD 16 /* bytes before the edge of a page, where a block of an edge's kind begins */
+#define HEAD 16 /* bytes of a block before the page edge, for kinds with an edge */
 
-/* arm64's kernels take addresses with something in the top byte from a process that asked for that; x86's take none (tagged-address-abi.rst). */
+/* arm64 kernels accept tagged addresses from a process that enabled them; x86 kernels accept none (tagged-address-abi.rst). */
 static void take_tags(void)
 {
 #ifdef __aarch64__
@@ -210,8 +210,8 @@ static uintptr_t tagged(const struct kind *kind, const void *at)
 }
 
 /*
- * The list, asked for with memory that a copy can fail at: what comes back, and whether anything was written. Over an edge the
- * kernel may or may not write the part before it: that is not looked at.
+ * Requests the list with its parameters, then its argument, in memory of each kind. Prints the status, and whether anything was written.
+ * Across an edge the kernel may or may not write the part before it: such parameters are not checked.
  */
 static int cmd_memory(void)
 {
@@ -480,7 +480,7 @@ static int cmd_allocs(void)
 	return 0;
 }
 
-/* Words that could be process ids, counts and offsets: what a translator that goes by sizes would take for a table. */
+/* Writes words that could be process ids, counts and offsets. A translator that recognised tables by size would change them. */
 static int cmd_debug(int n, char **args)
 {
 	uint32_t debugger = 0, memory = 0, length, seed, i, changed = 0, first = 0;
@@ -631,7 +631,7 @@ static void *starve_once(void *is_idle)
 	return NULL;
 }
 
-/* Keeps processors busy, and beside that runs threads that hardly get any: the kernel waits long for each of those (RCU-tasks). */
+/* Runs busy threads, and SCHED_IDLE threads that hardly get a processor: RCU-tasks waits long for each of these. */
 static int cmd_starve(int n, char **args)
 {
 	long long idle = n > 1 ? atoll(args[0]) : 0, busy = n > 1 ? atoll(args[1]) : 0, i;
@@ -651,7 +651,7 @@ static int cmd_starve(int n, char **args)
 	return 0;
 }
 
-/* One call of spin's. */
+/* The result of spin's last call. */
 static struct {
 	uint32_t status;
 	int rc;
@@ -665,7 +665,7 @@ static void *spin_once(void *unused)
 	return unused;
 }
 
-/* By a thread that ends with the call, so that a reader of the state meets a thread that is going. */
+/* In a thread that ends with the call, so that readers of the module's state meet ending threads. */
 static void spin_briefly(void)
 {
 	pthread_join(nv_thread(spin_once, NULL), NULL);
@@ -718,17 +718,17 @@ static int cmd_spin(int n, char **args)
 	return 0;
 }
 
-/* What the racing threads share. The argument is what they rewrite while the driver, or a shim, reads it. */
+/* Shared by the racing threads, which rewrite the argument while the driver or the engine reads it. */
 static struct {
 	volatile struct nv_control_arg arg;
 	volatile struct nv_xfer_arg xfer;
-	struct nv_control_arg decoy; /* what the XFER racer points at in turn */
+	struct nv_control_arg decoy; /* the other target of the XFER racer */
 	volatile int stop;
 	int flip_cmd, flip_ptr, flip_size, flip_xfer;
 	volatile uint32_t *result[2];
 } race;
 
-/* Where the raced control keeps its numbers, in words. */
+/* The raced controls, with the places of the PIDs in their results, in words. */
 static const struct raced {
 	const char *name;
 	uint32_t cmd, size;
@@ -743,7 +743,6 @@ static const struct raced *raced = raced_controls;
 static uint32_t odd[64]; /* numbers that cannot be process ids */
 static volatile unsigned odd_count;
 
-/* The numbers in one of the raced control's results. */
 static void note_results(unsigned b)
 {
 	unsigned i;
@@ -785,8 +784,8 @@ static void *reader(void *unused)
 	return unused;
 }
 
-#define RACE_LEAST 3 /* answers */
-#define RACE_PATIENCE 60 /* seconds more for them */
+#define RACE_LEAST 3 /* accepted calls */
+#define RACE_PATIENCE 60 /* additional seconds for RACE_LEAST */
 
 static int cmd_race(int n, char **args)
 {
@@ -805,8 +804,8 @@ static int cmd_race(int n, char **args)
 	if (!race.flip_cmd && !race.flip_ptr && !race.flip_size && !race.flip_xfer && strcmp(mode, "read"))
 		nv_die("nvctl: MODE is cmd, ptr, size, all, xfer or read", -EINVAL);
 	/*
-	 * A kernel may copy byte by byte, so what it reads of the argument can be half old and half new. The two addresses
-	 * differ in one byte only: no mixture of them is an address inside a buffer, where rows would seem displaced.
+	 * A kernel may copy byte by byte, and read an argument that is half old and half new. The two addresses differ in one byte
+	 * only, so that each mixture is one of them. Otherwise rows would seem displaced.
 	 */
 	race.result[0] = aligned_alloc(2 * sizeof(buf), 2 * sizeof(buf));
 	if (!race.result[0])
@@ -832,7 +831,7 @@ static int cmd_race(int n, char **args)
 		int rc;
 
 		for (b = 0; b < 2; b++) {
-			/* idType 0, class; as a list of pairs (the harmless control) it has no entry */
+			/* idType 0 and the class; the harmless control reads a list of 0 pairs */
 			race.result[b][0] = 0;
 			race.result[b][1] = raced->cmd == GET_PIDS ? opt.class : 0;
 			memset((void *)(race.result[b] + 2), 0, raced->size - 8);
@@ -846,7 +845,7 @@ static int cmd_race(int n, char **args)
 		accepted += rc == 0 && race.arg.status == 0;
 		note_results(0);
 		note_results(1);
-		/* A race in which the driver answered next to nothing shows nothing, as it can be on a machine with other work. */
+		/* On a busy machine the driver may accept hardly any call; such a race proves nothing. */
 	} while (now() < end || (accepted < RACE_LEAST && now() < end + RACE_PATIENCE));
 	race.stop = 1;
 	for (i = 0; i < threads; i++)
@@ -879,7 +878,7 @@ static void *swap_thread(void *unused)
 		if (swap_mode == 'a')
 			race.arg.params = (uintptr_t)(turn & 4 ? buf : swap_buf);
 		if (strchr("na", swap_mode)) {
-			/* The smallest is the first: whatever is made of number and size lies within the buffer. */
+			/* Each mixture of these numbers and sizes lies within the buffer. */
 			race.arg.cmd = turn & 1 ? GET_PIDS : 0x2080017c;
 			race.arg.size = turn & 2 ? PIDS_SIZE : 13316;
 		}
@@ -908,7 +907,7 @@ static int cmd_swap(int n, char **args)
 		int rc;
 
 		for (b = 0; b < 2; b++) {
-			memset(bufs[b], 0, 16384); /* more than any of them is long */
+			memset(bufs[b], 0, 16384); /* longer than any result */
 			put32(bufs[b], 4, opt.class);
 		}
 		race.arg.status = 0xdead;
@@ -917,7 +916,7 @@ static int cmd_swap(int n, char **args)
 		if (rc || race.arg.status)
 			continue;
 		accepted++;
-		/* A list has its class and its count before its numbers, sessions their number, and more than a number each. */
+		/* A list has its class and count before the PIDs. Sessions have a count before entries of 52 bytes. */
 		for (b = 0; b < 2; b++)
 			if (get32(bufs[b], 4) == opt.class && get32(bufs[b], 8) <= PIDS_MAX)
 				for (i = 0; i < get32(bufs[b], 8); i++)
@@ -997,7 +996,7 @@ static int perform(void)
 	return 2;
 }
 
-/* A table as large as the kernel lets a process have, and next to nothing in it. */
+/* The largest descriptor table that the kernel allows, almost empty. */
 static int cmd_wide(void)
 {
 	unsigned long most = 0;
@@ -1020,7 +1019,7 @@ static int cmd_wide(void)
 
 static int crowd_ends[2];
 
-/* Ends without the C library, which would tell its other threads. */
+/* Ends by raw system calls: the C library would notify its other threads. */
 static void *crowd_member(void *unused)
 {
 	char byte;
@@ -1047,7 +1046,7 @@ static void crowd(int number, int up)
 		crowd_member(NULL);
 }
 
-/* The least of some tries; 0 if the driver says no. */
+/* The shortest of ten tries, in nanoseconds; 0 if the driver refuses. */
 static unsigned long long shortest_lookup(uint32_t pid)
 {
 	unsigned long long least = ~0ull, took;
@@ -1071,7 +1070,7 @@ static unsigned long long shortest_lookup(uint32_t pid)
 	return least;
 }
 
-/* A traced thread that ends stays until its tracer asks for it; all but it is gone, its files first. */
+/* A traced thread that has ended stays as a zombie, without its files, until its tracer waits for it. */
 static int cmd_crowd(int number)
 {
 	unsigned long long usual, slow;
@@ -1104,7 +1103,7 @@ static int cmd_crowd(int number)
 	closedir(threads);
 	close(crowd_ends[0]);
 	close(crowd_ends[1]);
-	/* Left there, and asked for one after the other, so that all are seen. */
+	/* Waits for the end of each thread, and leaves the zombies. */
 	for (threads = opendir(path); (entry = readdir(threads));) {
 		pid_t thread = atoi(entry->d_name);
 
@@ -1131,7 +1130,7 @@ static void *perform_on_thread(void *unused)
 		nv_check(!unshare(CLONE_FILES), "nvctl: --own-files", -errno);
 		open_session();
 	}
-	/* The library's call would have every thread become that user. */
+	/* The C library's call changes the user of every thread. */
 	if (thread_user >= 0 && syscall(SYS_setresuid, thread_user, thread_user, thread_user))
 		nv_die("nvctl: --as-thread", -errno);
 	thread_rc = perform();

@@ -8,7 +8,7 @@
 #include "nvmemory.h"
 
 #define INDEX 200
-#define NO_REQUEST 0xff /* of any driver's */
+#define NO_REQUEST 0xff /* no driver has it */
 
 struct event {
 	uint32_t object, index, info32, info16;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Calls the process queries of whatever libnvidia-ml.so.1 the loader finds (LD_LIBRARY_PATH chooses the release) and
- * prints one row per line: what a monitoring program built on NVML sees, without a Python in the guest.
+ * Calls NVML's process queries, as a monitoring program does, and prints one row per line. LD_LIBRARY_PATH selects the
+ * release of libnvidia-ml.so.1.
  * Structures are those of NVIDIA's public NVML API.
  */
 #define _GNU_SOURCE
@@ -36,7 +36,7 @@ struct acct_stats {
 	unsigned running, reserved[5];
 };
 
-/* Words of a session of the encoder's and one of the capture's; each begins with its id and its PID. */
+/* Words of an encoder session and of a capture session; each begins with its id and its PID. */
 #define ENC_SESSION 8
 #define FBC_SESSION 12
 
@@ -75,7 +75,7 @@ static int util(unsigned long long since)
 	unsigned n = 0, i;
 	int rc = f(device, NULL, &n, since);
 
-	if (rc == 7) /* insufficient size: n says how many */
+	if (rc == 7) /* insufficient size: n is the number of samples */
 		rc = f(device, s, &n, since);
 	done("util", rc, n);
 	for (i = 0; !rc && i < n; i++)
@@ -151,7 +151,7 @@ static int sessions(const char *what, const char *name, unsigned words)
 	return rc;
 }
 
-/* One query by its word: whether it was refused. */
+/* Runs one query. Returns whether it failed. */
 static int query(const char *word)
 {
 	if (!strcmp(word, "compute"))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The user side of the RM ioctls for the test programs: open, alloc, control, and the simulator's own load call.
- * Works for 32-bit callers too (the argument has the same layout). Prints nothing; returns the driver's status.
+ * The user side of the RM ioctls for the test programs: open, alloc, control, and the simulator's private call.
+ * Works for 32-bit callers too (the argument has the same layout).
  */
 #ifndef NVRM_H
 #define NVRM_H
@@ -110,7 +110,7 @@ struct nv_xfer_arg {
 	uint64_t ptr;
 };
 
-/* How a control is sent; zero is the plain way. */
+/* The form in which a control is sent; all zero is the usual form. */
 struct nv_way {
 	uint32_t flags;
 	int type; /* ioctl type byte, 0: 'F' */
@@ -144,7 +144,7 @@ static inline int nv_open_minor(unsigned minor)
 	return fd;
 }
 
-/* One escape, wrapped if the way says so. Returns the ioctl's result, or a negative errno; the RM's verdict is in the argument. */
+/* One escape, wrapped if `xfer` is set. Returns the ioctl's result, or a negative errno; the RM's status is in the argument. */
 static inline int nv_escape(int fd, unsigned nr, void *arg, unsigned size, const struct nv_way *way)
 {
 	struct nv_xfer_arg xfer = { nr, size, (uintptr_t)arg };
@@ -197,7 +197,7 @@ static inline int nv_sim(int fd, struct sim_args *args)
 	return args->status;
 }
 
-/* One event that was subscribed to; its data to `data`. Returns an NV_STATUS, or a negative errno. */
+/* Fetches the next event into `data`. Returns an NV_STATUS, or a negative errno. */
 static inline int nv_event_data(int fd, void *data, const struct nv_way *way)
 {
 	struct nv_event_arg arg = { (uintptr_t)data, 0, 0xdead };
@@ -206,7 +206,7 @@ static inline int nv_event_data(int fd, void *data, const struct nv_way *way)
 	return rc < 0 ? rc : (int)arg.status;
 }
 
-/* An event object beneath a subdevice: what happens there under this index is kept for this open file. */
+/* Makes an event object beneath a subdevice: the driver keeps the subdevice's events of this index for this open file. */
 static inline int nv_subscribe(int fd, uint32_t root, uint32_t subdevice, uint32_t index)
 {
 	uint32_t params[6] = { root, subdevice, 0x79, index }, handle = 0;
@@ -266,7 +266,7 @@ static inline int nv_session_open(int fd, unsigned gpu, struct nv_session *s)
 			id[i] = 0xffffffff;
 		nv_control(fd, s->client, s->client, 0x215, id, sizeof(id), NULL, &status);
 		rc = nv_alloc(fd, s->client, s->client, &s->device, 0x80, &device, sizeof(device));
-		/* The first one's number need not be 0 where a GPU fell off or belongs to another container. */
+		/* The first GPU's number may not be 0: a GPU may have failed or belong to another container. */
 		while (rc > 0 && !gpu && ++device.device_id < MOST_GPUS) {
 			s->device = 0;
 			rc = nv_alloc(fd, s->client, s->client, &s->device, 0x80, &device, sizeof(device));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * Searches memory for kernel addresses, and for numbers of a set that does not occur by chance, at every offset and in both byte orders.
+ * Searches memory for kernel addresses, and, at every offset and in both byte orders, for numbers of a set that does not occur by chance.
  * Bytes that were there before the call are no hits. The current time is no hit either, because its low bytes can be anything.
  */
 #ifndef NVSCAN_H
@@ -17,8 +17,8 @@
 #include "nvrm.h"
 
 /*
- * The set: the numbers from `tainted_from` to below `tainted_to`. They differ in their lowest byte only, which is never 0: so a smaller number
- * that is shifted by a byte is not in the set.
+ * The set: the numbers from `tainted_from` to below `tainted_to`. They differ in their lowest byte only, which is never 0: a smaller number that
+ * is shifted by a byte is not in the set.
  */
 static uint32_t tainted_from, tainted_to;
 
@@ -35,13 +35,13 @@ static inline bool is_tainted(uint32_t number)
 	return number - tainted_from < tainted_to - tainted_from;
 }
 
-/* Not the last page below 2^64, where errors and -1 are, nor a -1 above another field. */
+/* Excludes the end of the address space, where errors and -1 are, and a -1 of 32 bits above another field. */
 static inline bool is_kernel_address(uint64_t v)
 {
 #ifdef __aarch64__
 	/*
-	 * Of 48 or 52 bits; behind a -1 of 16 bits there is a field, and not the first MiB that the kernel has mapped. Control 0x607 answers a small
-	 * index with its complement behind it: of an address with 52 bits that would be the linear map beyond 64 GiB.
+	 * Addresses have 48 or 52 bits. Less than 1 MiB behind a -1 of 16 bits is another field. Control 0x607 writes the complement of an index
+	 * behind the index: as an address of 52 bits, that would be in the linear map beyond 64 GiB.
 	 */
 	bool complement = v >> 48 != 0xffff && ((v >> 48 ^ v >> 32) & 0xffff) == 0xffff;
 
@@ -58,7 +58,7 @@ static inline uint64_t wall_ns(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-/* In nanoseconds or microseconds, two hours about the start. */
+/* The time of the start. A clock is within an hour of it, in nanoseconds or microseconds. */
 static uint64_t scan_began;
 #define HOUR 3600000000000ull
 
@@ -130,9 +130,9 @@ static inline bool is_palindrome(const uint8_t *now, const uint8_t *before)
 }
 
 /*
- * Windows that begin in the three bytes before a block that changed, or within it: `bytes` has 8 before it, it, and 8 behind. Fields of eight bytes
- * stand at `phase` beyond a multiple of four: at every place, half of a -1 and what is beside it looks like an address. A -1 of four bytes that the
- * caller itself put there is no half of one either: it is elsewhere in the next call.
+ * Checks the windows that begin in a changed block or in the three bytes before it. `bytes` has the block with 8 bytes before and 8 behind.
+ * Addresses are checked only at `phase` beyond a multiple of four: elsewhere, half of a -1 and its neighbour look like an address. If the caller
+ * wrote the upper half, the window is no hit: that half is at another place in the next call.
  */
 static inline void scan_block(const char *where, const uint8_t bytes[24], const uint8_t *before, unsigned offset, int first,
 			      int phase)
@@ -160,7 +160,7 @@ static inline void scan_block(const char *where, const uint8_t bytes[24], const 
 }
 
 /*
- * Looks through what changed of `length` bytes (a multiple of 8). Both blocks of memory have 8 bytes more at either end.
+ * Scans the changed blocks of `length` bytes (a multiple of 8). Both buffers have 8 more bytes at either end.
  */
 static inline void scan(const char *where, const uint8_t *now, const uint8_t *before, unsigned length, unsigned phase)
 {
@@ -183,8 +183,8 @@ static inline void scan(const char *where, const uint8_t *now, const uint8_t *be
 }
 
 /*
- * The same where others may write: whole words only, and no look-up has been made. Does not look for addresses while the driver copies: half
- * of a -1 that is being overwritten looks like one.
+ * The same for memory that others write: aligned words only, and no query may contain a number of the set. `addresses` is false while the
+ * driver copies: half of a -1 that is being overwritten looks like an address.
  */
 static inline void scan_words(const char *where, const volatile uint64_t *now, unsigned length, bool addresses)
 {

@@ -54,7 +54,7 @@ static const struct row *row_at(unsigned i)
 	return i < ROWS ? &rows[i] : &more[i - ROWS];
 }
 
-/* --- Chance. --- */
+/* --- Random numbers. --- */
 
 static bool one_in(uint32_t n)
 {
@@ -134,7 +134,7 @@ static void save_area(struct area *area, unsigned used)
 	memcpy(area->before, area->at, area->used);
 }
 
-/* The last block of an area is looked at by what is not read beyond it. */
+/* scan() reads 8 bytes beyond a block, so the last block of an area is only read as the next one. */
 static void scan_area(struct area *area)
 {
 	scan(area->name, area->at, area->before, area->used > area->size - 8 ? area->size - 8 : area->used, area->phase);
@@ -189,7 +189,7 @@ static struct nv_control_arg *control_of(const struct row *row, uint8_t *p)
 	return arg;
 }
 
-/* Where in an area a call's data begins. */
+/* Begins a call's data at an offset of an area. */
 static uint8_t *begin_at(struct area *area, unsigned offset)
 {
 	area->phase = offset & 3;
@@ -441,7 +441,7 @@ static void read_below(const char *path)
 	closedir(folder);
 }
 
-/* --- Threads that change the argument and the buffers, and one that reads them, while a call runs. --- */
+/* --- While a call runs, one thread changes the argument and the buffers, and another reads the buffers. --- */
 
 static struct {
 	volatile bool stop, argument;
@@ -467,7 +467,7 @@ static void *change_thread(void *unused)
 			if (!only_allowed)
 				arg->params = (uintptr_t)(turn & 128 ? parameters.at : pointed.at);
 		}
-		/* A pointer that the kernel reads half old and half new leads to whole words. */
+		/* Multiples of four, so that a pointer that is read half old and half new stays aligned. */
 		if (!only_allowed && turn & 256)
 			word[turn >> 16 & 7] = turn >> 32 & 0x3fc;
 		for (i = 0; i < (turn >> 10) % 61; i++)
@@ -497,7 +497,7 @@ static bool race_once(void)
 	scan_call++;
 	if (left_out && (!strcmp(row->name, left_out) || !strcmp(other->name, left_out)))
 		return false;
-	/* What one row's parameters hold is no other's: drivers of era 3 and 4 follow addresses in those of samples. */
+	/* With a list, only the harmless control is exchanged: drivers of eras 3 and 4 follow addresses in the parameters of samples. */
 	if (only_allowed && (row->object != SUBDEVICE || !may(CONTROL, row->cmd) || !may(CONTROL, HARMLESS)))
 		return false;
 	scan_what = row->cmd;

@@ -22,7 +22,7 @@ struct acct_entry {
 	NvU32 pid;
 	void *pid_info;
 	NvU32 refs;
-	bool gpu_user; /* made a channel's object, not only looked */
+	bool gpu_user; /* made an engine object or allocated memory */
 	bool dead;
 	NvU32 gpu_util;
 	NvU32 fb_util;
@@ -60,7 +60,7 @@ static void acct_drop(struct acct_entry *e)
 	kfree(e);
 }
 
-/* A full table forgets its oldest dead entry, as the real ring of dead processes does. */
+/* A full table drops its oldest dead entry, as the real ring of dead processes does. */
 static bool acct_make_room(void)
 {
 	struct acct_entry *e;
@@ -130,9 +130,9 @@ void acct_engine_used(struct rm_client *client, NvU32 gpu)
 }
 
 /*
- * Called when memory is allocated, by NV_ESC_RM_ALLOC: no control is in flight (video_mem.c). The peak is taken with the
- * memory look-up of the release, fed with the global number: from era 2 on that look-up compares the caller's numbers, so a
- * containerised process records 0 or another process's memory.
+ * Called when NV_ESC_RM_ALLOC allocates memory: no control is in flight (video_mem.c). The release's memory look-up measures the peak,
+ * by the global number. From era 2 on that look-up compares the caller's numbers, so a containerised process records 0 or another process's
+ * memory.
  */
 void acct_memory_changed(struct rm_client *client, NvU32 gpu)
 {
@@ -284,7 +284,7 @@ static NV_STATUS acct_get_info(struct rm_call *call)
 }
 
 #if SIM_HAS_ACCOUNTING_OF_610
-/* NV0000_CTRL_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2_PARAMS: the same fields at the same offsets, sample count and sums beside. */
+/* NV0000_CTRL_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2_PARAMS: the same fields at the same offsets, with sample count and sums. */
 static NV_STATUS acct_get_info_v2(struct rm_call *call)
 {
 	NV_STATUS status = acct_get_info(call);

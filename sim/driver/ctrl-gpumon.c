@@ -2,7 +2,7 @@
 /*
  * Utilisation samples: a ring per GPU, one busy process per sample, a sample every 200 ms, wrapped as the real ring is.
  * Every client with a load takes its turn, then one idle sample. Era 3 converts for every caller and era 4 for callers
- * outside the init namespace; what cannot be converted keeps the global number and the kernel address of its struct pid.
+ * outside the init namespace; a sample that is not converted keeps the global number and the kernel address of its struct pid.
  */
 #include <linux/ktime.h>
 #include <linux/math64.h>
@@ -37,7 +37,7 @@ struct ghost {
 	void *pid_info;
 	NvU32 util[SIM_ENGINES];
 	NvU64 until;
-	bool borrowed; /* pid_info has no reference of ours */
+	bool borrowed; /* pid_info is not referenced */
 };
 
 static struct ghost ghosts[GHOSTS];
@@ -95,7 +95,7 @@ void gpumon_client_gone(struct rm_client *client)
 		g->gpu = gpu;
 		g->proc_id = client->proc_id;
 #if SIM_HAS_NS_PID
-		/* The real ring keeps the address without a reference. Here it stays valid, unless a test wants it gone. */
+		/* The real ring keeps the address without a reference. Here it stays valid, unless a test sets `stale`. */
 		g->borrowed = SIM_HAS_INIT_NS && sim_stale;
 		g->pid_info = !g->borrowed ? get_pid(client->pid_info) : sim_stale == 1 ? poisoned_pid() : client->pid_info;
 #endif
@@ -184,7 +184,7 @@ static void put_sample(NvU8 *s, const struct layout *l, const NvU32 *util, NvU32
 }
 
 /*
- * Hand-made slots come newest first and are laid out as the real ring is: times ascend.
+ * The caller gives its slots newest first; in the ring, times ascend as in the real ring.
  * The rest of the ring is idle and older than any hand-made slot should be. The write position is 0.
  */
 static void fill_hand_made(NvU8 *out, const struct layout *l, NvU32 gpu, NvU64 now)
@@ -297,8 +297,8 @@ static NV_STATUS gpumon_v1(struct rm_call *call)
 }
 
 /*
- * Version 1 hands a byte count and a pointer to the same samples. Only closed releases serve it; what is known of its size is the
- * limit for every buffer behind a pointer, so any whole number of samples below that is served.
+ * Version 1 passes a byte count and a pointer to the same samples. Only closed releases serve it. Its size is unknown but for the limit of
+ * every buffer behind a pointer, so any whole number of samples up to that is served.
  */
 static const struct rm_embedded gpumon_v1_buffer = {
 	.pointer = 16, .count = 4, .elem = 1, .max = SIM_MAX_EMBEDDED, .lone = true,

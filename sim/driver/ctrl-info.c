@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The answers without process ids that NVML and nvidia-smi of 418 to 580 need before they print a table: a V100.
- * Sizes that differ between client releases are taken from the call, so any client release runs on any era.
+ * The answers without process ids that NVML and nvidia-smi of 418 to 580 need before they print a table. The GPU is a V100.
+ * The call gives the sizes that differ between client releases, so any client release runs on any era.
  */
 #include <linux/kernel.h>
 #include <linux/ktime.h>
@@ -91,7 +91,7 @@ static NV_STATUS info_pointed(struct rm_call *call, NvU32 (*answer)(struct rm_ca
 	return NV_OK;
 }
 
-/* Index 11: per-process information is to be had; without it clients never ask for the process list. */
+/* Index 0x11: per-process information is available. Without it, clients do not request the process list. */
 static NvU32 gpu_info_answer(struct rm_call *call, NvU32 index)
 {
 	return index == 0x11;
@@ -224,7 +224,7 @@ static NV_STATUS time_correlation(struct rm_call *call)
 	return NV_OK;
 }
 
-/* Three buffers in the real parameters; only the first, the driver's version, is ever shown. */
+/* The real parameters have three buffers. Clients show only the first, the driver's version. */
 static NV_STATUS build_version(struct rm_call *call)
 {
 	if (call->embedded)

@@ -63,8 +63,8 @@ static NV_STATUS enc_stats(struct rm_call *call)
 }
 
 /*
- * No room asks for the count alone. The open releases (subdevice_ctrl_gpu_kernel.c) refuse any room but the whole table's once there is
- * a session; older headers promise what fits, which era 0 gives.
+ * Room for 0 sessions requests the count. Once there is a session, the open releases (subdevice_ctrl_gpu_kernel.c) refuse any other room than
+ * the whole table's. Older headers document as many sessions as fit, which era 0 returns.
  */
 static NV_STATUS enc_info(struct rm_call *call, NvU8 *out, NvU32 room)
 {

@@ -53,7 +53,7 @@ static void stay(void)
 	}
 }
 
-/* Called after the parameters are copied in, in place of the handler, but without the lock that a dead task would keep. */
+/* Called after the parameters are copied in and before the handler runs, without the lock that a dead task would keep. */
 void fault_before(NvU32 cmd)
 {
 	if (taken(&oops, cmd)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * /proc/driver/nvidia: version, whose first line names the release and the flavour; params and registry, of which container
- * software replaces the first; a folder for each GPU, by its PCI address.
+ * /proc/driver/nvidia: version, whose first line names the release and the flavour; params, which container software replaces; registry; and
+ * a folder for each GPU, by its PCI address.
  */
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
@@ -26,7 +26,7 @@ static int version_show(struct seq_file *m, void *v)
 	return 0;
 }
 
-/* The line that keeps user space from making device nodes of its own, and two of its neighbours. */
+/* ModifyDeviceFiles decides whether user space makes device nodes. The other lines describe those nodes. */
 static int params_show(struct seq_file *m, void *v)
 {
 	seq_puts(m, "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n");
@@ -72,7 +72,7 @@ static int nv_proc_gpus(void)
 
 int nv_proc_init(void)
 {
-	/* "driver" is made by the kernel's proc root; only our folder is ours to make and to remove. */
+	/* The kernel's proc root makes "driver". */
 	nv_proc_dir = proc_mkdir("driver/nvidia", NULL);
 	if (!nv_proc_dir)
 		return -ENOMEM;

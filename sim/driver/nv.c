@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * Device files and the ioctl entry of the simulated driver: one symbol path up to 535 (frontend), another from 545.
- * Copies the argument in, unwraps the XFER escape, hands the copy to the RM and copies the whole of it back,
- * in this order, because an interceptor's races depend on the order. Knows no control.
+ * Unwraps the XFER escape, copies the argument in, passes the copy to the RM, and copies the whole argument back. The
+ * order matters: an interceptor's races depend on it.
  */
 #include <linux/cdev.h>
 #include <linux/fs.h>
@@ -54,7 +54,7 @@ static int nvidia_close(struct inode *inode, struct file *file)
 	return 0;
 }
 
-/* Entry size and the place of the GPU id tell the releases apart: 72 bytes from 460, 80 before. */
+/* An entry has 72 bytes from 460 on and 80 before; the GPU id's offset differs too. */
 static int nvidia_read_card_info(NvU8 *arg, size_t size)
 {
 	size_t entry = size % 72 ? 80 : 72;
@@ -113,7 +113,7 @@ static int nvidia_ioctl(struct inode *inode, struct file *file, unsigned int cmd
 	case NV_ESC_CARD_INFO:
 		status = nvfp->minor == NV_MINOR_CONTROL ? nvidia_read_card_info(arg_copy, arg_size) : -EINVAL;
 		break;
-	case NV_ESC_CHECK_VERSION_STR: /* any client release is welcome, where the real driver refuses all but its own */
+	case NV_ESC_CHECK_VERSION_STR: /* any client release; the real driver accepts only its own */
 	case NV_ESC_REGISTER_FD:
 	case NV_ESC_OLD_STATUS:
 	case NV_ESC_ATTACH_GPUS_TO_FD:
@@ -137,7 +137,7 @@ static int nvidia_ioctl(struct inode *inode, struct file *file, unsigned int cmd
 	return status;
 }
 
-/* At one place only, so that who maps a node's first pages gets none, as before a mapping was prepared. */
+/* Only one offset can be mapped; a mapping of a node's first pages fails. */
 static const struct vm_operations_struct nvidia_vm_ops = {};
 
 static int nvidia_mmap(struct file *file, struct vm_area_struct *vma)
@@ -148,7 +148,7 @@ static int nvidia_mmap(struct file *file, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* What nvidia-peermem calls. */
+/* nvidia-peermem calls it. */
 void nvidia_p2p_free_page_table(void *page_table);
 
 void nvidia_p2p_free_page_table(void *page_table)
@@ -158,7 +158,7 @@ void nvidia_p2p_free_page_table(void *page_table)
 EXPORT_SYMBOL(nvidia_p2p_free_page_table);
 
 #if SIM_HAS_FRONTEND || SIM_DECOY
-/* The entry up to 535. From 545 on nothing calls these: 390 to 450 have such a decoy, too, only the other way round. */
+/* The entry up to 535. With SIM_DECOY, later eras have it, too, uncalled; releases 390 to 450 have the later symbol uncalled. */
 static noinline __used long nvidia_frontend_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
 {
 	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
@@ -242,7 +242,7 @@ static void nv_chrdev_exit(void)
 	nv_chrdev_remove(ARRAY_SIZE(nv_regions));
 }
 
-/* Capabilities of MIG have a number of their own (nv-caps.c). To open one is all that can be done with it. */
+/* MIG capabilities have a major number of their own (nv-caps.c). They can only be opened. */
 static const struct file_operations caps_fops = { .owner = THIS_MODULE };
 static int caps_major;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What the RM asks of Linux. These are link-time symbols of the real driver (its closed part imports them), so they
- * are out of line and traceable there and here. Knows nothing of controls.
+ * Services of Linux for the RM. The closed part of the real driver imports these symbols, so they are out of line and
+ * traceable there and here.
  */
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * RM clients and their objects come and go: what they live under, and that they die with the open file. Reports changes to
- * accounting and sessions.
- * Outside truth: the alloc and free escapes of the public headers.
+ * Makes and frees RM clients and their objects. They end with the open file. Reports changes to accounting and sessions.
+ * Source: the alloc and free escapes of the public headers.
  */
 #include <linux/cred.h>
 #include <linux/pid.h>
@@ -178,8 +177,8 @@ static NV_STATUS rm_new_object(struct rm_client *client, NvU32 parent, NvU32 *ha
 }
 
 /*
- * The argument has three sizes. In the short one the status moved from 24 to 28 when 535 put a size at 24; the
- * caller's release is unknown, so both get it (a size of 0 coming back disturbs no client).
+ * The argument has three sizes. In the short one, 535 put a size at 24 and moved the status from 24 to 28. The caller's
+ * release is unknown, so both fields get the status (a returned size of 0 disturbs no client).
  */
 static void rm_alloc_status(NvU8 *arg, NvU32 size, NV_STATUS status)
 {
@@ -211,7 +210,7 @@ NV_STATUS rm_alloc(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 
 	if (class == NV_CLASS_DEVICE && user)
 		status = os_memcpy_from_user(&word, user, sizeof(word));
-	/* NV0005_ALLOC_PARAMETERS: which event is at 12. */
+	/* NV0005_ALLOC_PARAMETERS: the event's index is at 12. */
 	if (class == NV_CLASS_OS_EVENT)
 		status = user ? os_memcpy_from_user(&word, (NvU8 *)user + 12, sizeof(word)) : NV_ERR_INVALID_ARGUMENT;
 	/* NV_MEMORY_ALLOCATION_PARAMS: the size is the u64 at 64. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * One control call: checks the flags, the exact size and the object, copies the parameters and what an embedded
- * pointer points to, runs the handler on kernel copies, and copies out (embedded buffer first) only on success.
+ * One control call: checks flags and size, copies the parameters and the buffer behind an embedded pointer, checks the
+ * object, runs the handler on the kernel copies, and copies out (embedded buffer first) only on success.
  */
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -34,7 +34,7 @@ static const struct rm_control_entry *rm_find_control(NvU32 cmd, NvU32 size, NV_
 	return NULL;
 }
 
-/* A control belongs to the class in its upper half; asking it of another object is as unknown as a wrong number. */
+/* A control's upper half is its class. On an object of another class, the control is as unknown as a wrong number. */
 static bool rm_class_matches(NvU32 cmd, const struct rm_object *object)
 {
 	return cmd >> 16 == (object ? object->class : 0);

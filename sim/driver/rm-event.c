@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Events of the memory soft limit, which 615 brought: each subscriber of a GPU gets the client that is over its limit, by the process's
- * global number. Kept for each open file until it is fetched.
- * Outside truth: osapi.c and nv.c of 595.45.04 for the way that an event's data takes; memacct.c of 615 for what is in it.
+ * Events of the memory soft limit, which 615 added: each subscriber of a GPU gets the global PID of each client that is over its limit. An open
+ * file keeps its events until they are fetched.
+ * Source: osapi.c and nv.c of 595.45.04 for the path of an event's data; memacct.c of 615 for its contents.
  */
 #include <linux/kernel.h>
 
@@ -23,7 +23,7 @@ static void post(struct nv_file_private *nvfp, const struct rm_object *event, Nv
 		(struct nv_event){ event->handle, event->notify_index, info32 };
 }
 
-/* Each client that holds memory is over its limit, as no release would have it. */
+/* Treats each client with memory as over its limit; no release does. */
 void event_limits_reached(NvU32 gpu)
 {
 	struct rm_client *over, *subscriber;
@@ -40,7 +40,7 @@ void event_limits_reached(NvU32 gpu)
 	}
 }
 
-/* Another kind of event, whose word is no process. */
+/* An event of another kind, whose word is no PID. */
 void event_happened(NvU32 gpu, NvU32 index, NvU32 info32)
 {
 	struct rm_client *subscriber;
@@ -52,7 +52,7 @@ void event_happened(NvU32 gpu, NvU32 index, NvU32 info32)
 				post(subscriber->owner, object, info32);
 }
 
-/* NVOS41: where to put it at 0, whether there are more at 8, status at 12. */
+/* NVOS41: destination at 0, whether more events wait at 8, status at 12. */
 NV_STATUS event_data(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size)
 {
 	struct unix_event event = { 0 };

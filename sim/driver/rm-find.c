@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The RM clients that there are, and how one of them and its objects are found. Knows nothing of how they come and go.
- * Clients are kept in order of creation, as the real list is, because the duplicate test of the process list depends on that order.
+ * Finds RM clients and their objects. Clients are in order of creation, as in the real list: the duplicate test of the process list depends
+ * on that order.
  */
 #include <linux/cred.h>
 #include <linux/pid.h>
@@ -14,8 +14,8 @@ DEFINE_MUTEX(rm_lock);
 LIST_HEAD(rm_clients);
 
 /*
- * A client answers to the open file that made it, and to its maker's effective user or process (osValidateClientTokens of
- * the open sources compares user and process; whether a release compares the file, the token or both varies: here both).
+ * Only the open file that made a client may use it, and only its maker's effective user or process. osValidateClientTokens of the open
+ * sources compares user and process. Releases compare the file, the token or both; here both.
  */
 static bool rm_client_is_callers(struct rm_client *client, struct nv_file_private *nvfp)
 {
@@ -53,7 +53,7 @@ bool rm_client_on_gpu(struct rm_client *client, NvU32 gpu)
 	return false;
 }
 
-/* The number this release reports for a client: the global one, or the caller's view of it where it converts. */
+/* The PID that this release reports for a client: the global one, or the caller's view if the release converts. */
 NV_STATUS rm_client_pid(struct rm_client *client, NvU32 *pid)
 {
 #if SIM_HAS_NS_PID

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * What the parts of the simulated driver share: RM clients, objects, GPUs, and the calls between the three layers
- * the real driver has too (nv: files and ioctl entry; os: what the OS-agnostic RM asks of Linux; rm: the RM itself).
- * Outside truth: NVIDIA's public headers and the behaviour of the releases named in README.md.
+ * Declarations that the files of the simulated driver share: RM clients, objects, GPUs, and the calls between the layers, which the real
+ * driver has too (nv: files and ioctl entry; os: services of Linux for the OS-agnostic RM; rm: the RM itself).
+ * Source: NVIDIA's public headers, and the behaviour of the releases in README.md.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -42,7 +42,7 @@ enum {
 	NV_ERR_OPERATING_SYSTEM = 0x59,
 };
 
-/* Eras differ in which of these the release has; see README.md for the release behind each. */
+/* README.md lists the eras and their releases. */
 #if SIM_ERA == 0
 #define SIM_VERSION "470.256.02"
 #elif SIM_ERA == 1 && SIM_FRONTEND_535
@@ -93,20 +93,20 @@ enum {
 #define SIM_MAX_OBJECTS 64
 #define SIM_MAX_EVENTS 64
 #define SIM_MAX_PARAMS (64 * 1024)
-#define SIM_MAX_EMBEDDED (1024 * 1024) /* of the release's own code for buffers behind a pointer */
+#define SIM_MAX_EMBEDDED (1024 * 1024) /* the releases' own limit for a buffer behind a pointer */
 
-/* What an event says, until it is fetched. */
+/* An event that has not been fetched yet. */
 struct nv_event {
 	NvU32 object;
 	NvU32 index;
 	NvU32 info32;
 };
 
-/* One open of a device node: the owner of RM clients. */
+/* One open file of a device node: the owner of RM clients. */
 struct nv_file_private {
 	NvU32 minor;
 	NvU32 clients;
-	/* A ring; under rm_lock. */
+	/* A ring, protected by rm_lock. */
 	NvU32 event_first;
 	NvU32 event_count;
 	struct nv_event events[SIM_MAX_EVENTS];
@@ -201,7 +201,7 @@ extern unsigned int sim_stale;
 int nv_proc_init(void);
 void nv_proc_exit(void);
 
-/* os-interface.c: the names the real release has; which exist depends on the era */
+/* os-interface.c: names of the real driver; the era determines which exist */
 NV_STATUS os_memcpy_from_user(void *to, const void *from, NvU32 n);
 NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 n);
 #if SIM_HAS_NS_PID
@@ -268,7 +268,7 @@ void event_happened(NvU32 gpu, NvU32 index, NvU32 info32);
 NV_STATUS event_data(struct nv_file_private *nvfp, NvU8 *arg, NvU32 size);
 
 /* fault.c */
-void fault_before(NvU32 cmd); /* a control's number, or that of a request which is none */
+void fault_before(NvU32 cmd); /* a control's number, or NV_ESC_RM_GET_EVENT_DATA */
 void fault_at_exit(void);
 
 #endif

@@ -1,4 +1,4 @@
-# What the agent, the exporter and the plugin take on a node with many pods: docs/kubernetes.md has the figures. No story:
+# Measures the agent, the exporter and the plugin on a node with many pods: docs/kubernetes.md has the figures. This is no story. Run
 # STORIES="toolkit plugin chart cost" . "$scripts/stories.sh", in the shell of `./x cluster --shell`.
 
 kubectl apply -f "$folder/cost.yaml" >/dev/null
@@ -25,7 +25,7 @@ kubectl create namespace load >/dev/null
 wait_for kubectl get serviceaccount default -n load >/dev/null
 made=0
 for pods in 30 110; do
-	# The fifth of each five has a GPU, and two clients on it.
+	# Each fifth pod has a GPU, and two clients on it.
 	while [ $made -lt 200 ] && [ "$(kubectl get pods --all-namespaces --no-headers | wc -l)" -lt $pods ]; do
 		for _ in 1 2 3 4 5; do
 			made=$((made + 1))

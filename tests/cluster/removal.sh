@@ -1,6 +1,6 @@
 # Draining a node, reloading its driver, and removing the chart. Sourced by stories.sh.
 
-# full.yaml has all that defaults.yaml has, and more; an engine goes with its agent again.
+# full.yaml has all objects of defaults.yaml, and more. With the defaults, the engine ends with its agent again.
 kubectl apply -f "$folder/defaults.yaml"
 wait_for rolled_out
 name=$(agent)

@@ -5,7 +5,7 @@ allow() {
 	kubectl patch "$1" -n "$2" "$3" --type=json -p "[{\"op\": \"replace\", \"path\": \"/rules/0/verbs\", \"value\": [$4]}]"
 }
 agent_logs() { agent_log | grep "$1"; }
-# An agent that begins sends its first Event as soon as a container got a right answer.
+# A new agent sends its first Event as soon as a container got a right answer.
 new_agent() {
 	kubectl delete events -n default --field-selector source=mpu
 	kubectl delete pod -n mpu-system "$(agent)"
@@ -30,7 +30,7 @@ allow clusterrole default mpu-mpu-system '"get"'
 check label_is_read_with_get_of_nodes wait_for event MpuEngineLabelInvalid 'Warning: .*modul'
 kubectl label node node mpu-project.github.io/engine-
 
-# A monitor sees the host's processes by a rule, whose pods the agent lists.
+# By a rule, a monitor sees the host's processes. The agent lists the rule's pods.
 no_pod_is_found() { agent_logs "the pods of rules with a label are not looked for: .*403" && is_right two; }
 sees_both() { table two && [ "$(echo "$shown" | wc -w)" = 2 ]; }
 allow role two mpu-mpu-system-pods '"get"'

@@ -6,7 +6,7 @@ kubectl apply -f "$folder/full.yaml"
 check changed_values_roll_out wait_for rolled_out
 check rollout_without_surge_has_wrong_answers not none_was_wrong
 
-# From here on by agent.keepOnRemoval.
+# From here on agent.keepOnRemoval keeps the engine.
 both poller start
 # engine_is VERSION: the loaded module's.
 engine_is() { [ "$(on_node sh -c 'cat /sys/module/mpu*/version' | tee /dev/stderr)" = "$1" ]; }
@@ -19,7 +19,7 @@ check older_image_rolls_back wait_for rolled_out
 check older_agent_brings_its_engine_back wait_for engine_is "$VERSION"
 check rollout_with_kept_engine_has_no_wrong_answer none_was_wrong
 
-# What maxSurge does on a node: the newer agent's pod is there before the older one goes.
+# As with maxSurge: the newer agent's pod starts before the older one ends.
 both poller start
 kubectl apply -f "$folder/second.yaml"
 check newer_second_agent_becomes_ready wait_for rolled_out mpu-second

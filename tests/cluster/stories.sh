@@ -1,5 +1,5 @@
-# A cluster's stories: sourced by cluster.sh, which has the API server and kubectl. Verdicts go to standard output, one line each;
-# docs/cluster-stories.md has what each shows.
+# A cluster's stories: sourced by cluster.sh, which has the API server and kubectl. Verdicts go to standard output, one line each.
+# docs/cluster-stories.md describes them.
 
 set -u
 failed=0
@@ -25,7 +25,7 @@ check() {
 
 not() { ! "$@"; }
 
-# wait_for COMMAND…: once it succeeds, within minutes: an emulated node is slow.
+# wait_for COMMAND…: waits until it succeeds, for ten minutes at most: an emulated node is slow.
 wait_for() {
 	end=$(($(date +%s) + 600))
 	until "$@"; do
@@ -75,7 +75,7 @@ is_wrong() { table "$@" && [ "$shown" != "$own" ]; }
 both_are_right() { is_right one && is_right two; }
 both_are_wrong() { is_wrong one && is_wrong two; }
 
-# pod NAMESPACE [NAME [RUNTIME-CLASS RESOURCE]]: a user's pod with a GPU: by the toolkit, or by what a device plugin calls RESOURCE.
+# pod NAMESPACE [NAME [RUNTIME-CLASS RESOURCE]]: a user's pod with a GPU: by the toolkit, or by a device plugin's RESOURCE.
 pod() {
 	env=', {name: NVIDIA_VISIBLE_DEVICES, value: all}' limits=
 	[ -z "${4-}" ] || env= limits="limits: {$4: 1}"

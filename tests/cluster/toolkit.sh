@@ -27,7 +27,7 @@ for namespace in one two; do
 	wait_for kubectl get serviceaccount default -n $namespace >/dev/null
 	pod $namespace
 done | kubectl apply -f -
-# no_runtime POD: the kubelet's last word on it.
+# no_runtime POD: the kubelet's Event that the runtime is missing.
 no_runtime() { kubectl get events -n one --field-selector "involvedObject.name=$1" -o name -o wide | grep 'no runtime for "nvidia" is configured'; }
 check gpu_pods_wait_without_toolkit wait_for no_runtime holder
 

@@ -3,7 +3,7 @@
 #
 #   sudo tests/gpu/container.sh PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
-# Wants: an NVIDIA GPU with its driver, runc, busybox (static), nvcc, root. Changes nothing outside of its folder, /run and
+# Needs: an NVIDIA GPU with its driver, runc, busybox (static), nvcc, root. Changes nothing outside of its folder, /run and
 # /etc/cdi. Prints each command before its output; ends with 1 if an answer is wrong.
 set -u
 export LC_ALL=C PATH=$PATH:/usr/local/cuda/bin:/usr/sbin:/sbin
@@ -12,7 +12,7 @@ program=$(readlink -f "$1")
 work=${2:-/run/mpu-gpu}
 . "$here/report.sh"
 
-# Everything below a folder: kind, mode, owner, size, path, target. Mount points of a container that is gone are what to look for.
+# Prints everything below a folder: kind, mode, owner, size, path, target. This shows mount points that an ended container left.
 tree() { (cd "$1" && find . -xdev -printf '%y %m %u:%g %s %p %l\n' | sort -k5); }
 
 for tool in runc busybox nvcc; do
@@ -74,7 +74,7 @@ configuration() {
 }
 export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
 
-# inside NAME: a program computes on the GPU, and nvidia-smi shows it and nothing else.
+# inside NAME: checks that a program computes on the GPU, and that nvidia-smi shows it and nothing else.
 inside() {
 	show runc exec "$1" nvidia-smi -L
 	check "nvidia-smi lists the GPU" "runc exec $1 nvidia-smi -L | grep -q 'GPU 0:'"

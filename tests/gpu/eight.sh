@@ -1,14 +1,14 @@
 #!/bin/bash
-# The exporter's ledger on a real GPU: eight containers, of which some end while it is scraped and two hide that they use the driver.
-# Their memory and the residue are the GPU's at each scrape, and over the whole time what nvidia-smi says once a second, within 1 %
-# of the GPU's memory.
+# The exporter's memory figures on a real GPU, with eight containers. Four end while it is scraped, and two hide that they use the
+# driver. At each scrape, their memory and the residue add up to the GPU's. Over the whole time, they agree with nvidia-smi, which is
+# read once a second, within 1 % of the GPU's memory.
 #
 #   sudo tests/gpu/eight.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
-# Wants: an NVIDIA GPU with its driver and about 20 GiB free, runc, a C compiler, root; no engine. Takes two to three minutes (SECONDS_LONG
-# says how long it scrapes, from 60 on: fewer than ten scrapes show nothing). Ends with 1 if an answer is wrong.
+# Needs: an NVIDIA GPU with its driver and about 20 GiB free, runc, a C compiler, root; no engine. Takes two to three minutes (SECONDS_LONG
+# is the time of the scrapes, at least 60: fewer than ten scrapes prove nothing). Ends with 1 if an answer is wrong.
 here=$(dirname "$(readlink -f "$0")")
-# Containers get the folder three levels above this file: /usr has all that these need.
+# Containers get the folder three levels above this program: /usr has all that they need.
 : "${PYTHON:=/usr/local/bin/python3}"
 . "$here/common.sh"
 cc -O2 -o hold "$here/hold.c" -ldl -lpthread || exit 3
@@ -29,7 +29,7 @@ rows() {
 		print who, $NF
 	}' "$2"
 }
-# sum METRIC FILE: over all of them, as a whole number.
+# sum METRIC FILE: the sum of the rows, as a whole number.
 sum() { rows "$1" "$2" | awk '{ s += $2 } END { printf "%.0f\n", s }'; }
 # tenant METRIC NAME FILE: one container's figure.
 tenant() { rows "$1" "$3" | awk -v who="$2" '$1 == who { printf "%.0f\n", $2 }'; }
@@ -113,7 +113,7 @@ for i in 1 2 3 4 5 6 7 8; do
 	check "t$i: ended ${ended:-unknown}" "[ '$ended' = $([ "$i" -le 4 ] && echo 1 || echo 0) ]"
 	lived=$(($(cat "t$i.end" 2>/dev/null || echo "$ended_at") - first_at))
 	used=$(tenant mpu_gpu_memory_used_byte_seconds_total "t$i" "$last")
-	# From the first scrape to its end, but for the time between two scrapes and their own.
+	# From the first scrape to its end. The tolerance is the time between two scrapes, and that of the scrapes.
 	check "t$i: $(awk "BEGIN { printf \"%.0f\", ${used:-0} / ${has:-1} }") s of its memory, of about $lived" \
 		"true_that '${used:-0} >= ${has:-1} * ($lived - 5) && ${used:-0} <= ${has:-1} * ($lived + $every + 5)'"
 done
@@ -121,12 +121,12 @@ check "half of the way two had ended, and their rows of memory with them" \
 	"[ -z \"\$(tenant mpu_gpu_memory_used_bytes t1 $half)\" ] && [ -n \"\$(tenant mpu_gpu_memory_used_bytes t3 $half)\" ]"
 
 headline "5. over the whole time, beside nvidia-smi once a second"
-# Between the first scrape and the last: nvidia-smi's figures by their own seconds, in MiB.
+# The mean of nvidia-smi's figures, in MiB, from the first scrape to the last, by their own timestamps.
 smi=$(awk -F', ' -v from="$(date -d "@$first_at" '+%Y/%m/%d %H:%M:%S')" -v to="$(date -d "@$ended_at" '+%Y/%m/%d %H:%M:%S')" \
 	'$1 >= from && $1 < to { s += $2; n++ } END { if (n) printf "%.0f\n", s / n * 2^20 }' smi.csv)
 observed() { rows mpu_gpu_observed_seconds_total "$1" | awk '{ printf "%s\n", $2 }'; }
 seconds=$(awk "BEGIN { printf \"%.3f\", $(observed "$last") - $(observed "$first") }")
-# mean METRIC: how much it grew a second.
+# mean METRIC: its growth per second.
 mean() { awk "BEGIN { printf \"%.0f\", ($(sum "$1" "$last") - $(sum "$1" "$first")) / ${seconds:-1} }"; }
 whole=$(mean mpu_gpu_device_memory_used_byte_seconds_total)
 theirs=$(mean mpu_gpu_memory_used_byte_seconds_total)

@@ -4,8 +4,8 @@
 #
 #   sudo tests/gpu/notify.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
-# Wants: an NVIDIA GPU with its driver, runc, a C compiler, Python with torch and pynvml (PYTHON names it) and, for what it shows
-# of them, gpustat and nvitop in PYTHONPATH, root. Changes nothing outside of its folder and /run. Prints each command before its
+# Needs: an NVIDIA GPU with its driver, runc, a C compiler, Python with torch and pynvml (PYTHON names it) and, to show their
+# output, gpustat and nvitop in PYTHONPATH, root. Changes nothing outside of its folder and /run. Prints each command before its
 # output; ends with 1 if an answer is wrong.
 here=$(dirname "$(readlink -f "$0")")
 . "$here/common.sh"

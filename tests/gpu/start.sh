@@ -1,9 +1,9 @@
 #!/bin/bash
-# How long a container with a real GPU takes until it is created, by image: all of our work is done by then.
+# Measures the time until a container with a real GPU is created, by image: all of our work is done by then.
 #
 #   sudo tests/gpu/start.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER WORK-FOLDER IMAGE...     an image is a root file system's folder
 #
-# Wants: an NVIDIA GPU with its driver, runc, Python, root. Each start has a fresh overlay over the image, as an engine makes it. Prints
+# Needs: an NVIDIA GPU with its driver, runc, Python, root. Each start has a fresh overlay over the image, as an engine makes it. Prints
 # medians of $STARTS starts (30), in milliseconds: runc alone, runc with the same mounts and no hooks, the wrapper (mode jit-cdi).
 [ $# -ge 4 ] || {
 	echo "usage: start.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER WORK-FOLDER IMAGE..." >&2

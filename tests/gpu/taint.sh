@@ -1,13 +1,13 @@
 #!/bin/bash
-# Eight tenants of one GPU under the notify engine: no byte that the driver gives to one of them holds a PID of anybody else, or a
-# kernel address. All processes have host PIDs that occur nowhere else by chance.
+# Eight containers on one GPU with the notify engine: none of the driver's answers has a foreign PID or a kernel address. All processes
+# have host PIDs that occur nowhere else by chance.
 #
 #   sudo tests/gpu/taint.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
-# Wants what tests/gpu/notify.sh wants. Asks the driver only what tests/gpu/taint.allowed lists, at a rate, and ends after 150 seconds.
-# Changes nothing outside of its folder and /run but pid_max, which it sets back. Each line says at which second it was printed, and
-# before each kind of call stands what it asks; WORK-FOLDER/progress has the same lines, written out one by one. They tell how far it
-# came on a machine that died. Ends with 1 if an answer is wrong.
+# Needs what tests/gpu/notify.sh needs. Makes only the calls in tests/gpu/taint.allowed, at a limited rate, and ends after 150 seconds.
+# Changes nothing outside of its folder and /run but pid_max, which it restores. Each line begins with the second of its output. A line
+# precedes the first call of each kind. WORK-FOLDER/progress has the same lines, each synced: if the machine dies, the last line shows
+# the call. Ends with 1 if an answer is wrong.
 if [ -z "${TAINT_IS_BOUND-}" ]; then
 	TAINT_IS_BOUND=1 exec timeout --kill-after=20 150 "$0" "$@"
 fi
@@ -26,8 +26,8 @@ cp "$here/taint.allowed" .
 
 tenants=$(seq -f t%g 8)
 pid_max=$(cat /proc/sys/kernel/pid_max)
-# No process that computes ends before the last question: in a container without MPU the driver follows the kernel addresses that its
-# samples hold, and a process that ended leaves old ones.
+# No computing process ends before the last call: in a container without MPU the driver follows the kernel addresses in its samples,
+# and an ended process leaves stale ones.
 ended() {
 	# shellcheck disable=SC2086
 	for name in bare $tenants; do
@@ -50,7 +50,7 @@ show head -1 /proc/driver/nvidia/version
 show nvidia-smi -L
 show mpu --version
 
-# Where the kernel does not let us choose the next number, it is reached by forking, and numbers have to stay small.
+# If the kernel does not let us set the next PID, nextpid forks until it is reached, and PIDs have to stay small.
 from=$((0x7601)) to=$((0x76ff))
 if { echo 4194304 >/proc/sys/kernel/pid_max && echo $((0x2fee00)) >/proc/sys/kernel/ns_last_pid; } 2>/dev/null; then
 	from=$((0x2fee01)) to=$((0x2feeff))
@@ -58,9 +58,9 @@ else
 	echo "$pid_max" >/proc/sys/kernel/pid_max
 fi
 echo "host PIDs are from $from to below $to; pid_max was $pid_max"
-# next: what is started now gets the lowest number of the set that is free.
+# next: gives the next process the lowest free PID of the set.
 next() { ./nextpid $from; }
-# asks WHO HOW...: a tenant's asking.
+# asks WHO HOW...: runs nvtaint in a container.
 asks() {
 	local who=$1
 	shift
@@ -68,12 +68,12 @@ asks() {
 	timeout 70 runc exec "$who" /gpu/nvtaint --allowed /gpu/taint.allowed "$@" $from $to </dev/null 2>&1
 }
 hits() { sed -n "s/^hits .*\b$1 \([0-9]*\).*/\1/p" "$2"; }
-# clean FILE: came to its end, and found nothing but what docs/notify.md says: an error report names its caller.
+# clean FILE: nvtaint ended, and found only the exception of docs/notify.md: an error report has its caller's PID.
 clean() { grep -q '^hits ' "$1" && ! grep '^hit ' "$1" | grep -v ' control 0x607 '; }
 
 headline "1. the engine, eight tenants that compute, and a foreign process on the host"
 show mpu up --engine notify
-# One thread each, so that there are numbers for all.
+# One thread each, so that the set has PIDs for all.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 next
 train foreign.train "$python" train.py 300 256

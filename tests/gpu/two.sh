@@ -1,10 +1,10 @@
 #!/bin/bash
-# A host with two GPUs: which of them a container gets, by every way of asking; NCCL over both in a container; and whose rows
-# stand at which GPU.
+# A host with two GPUs: which of them a container gets, by each form of request; NCCL over both in a container; and which
+# processes are listed at which GPU.
 #
 #   sudo tests/gpu/two.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
-# Wants what tests/gpu/notify.sh wants, and a second GPU. Changes nothing outside of its folder, /run and /etc/cdi. Prints each command
+# Needs what tests/gpu/notify.sh needs, and a second GPU. Changes nothing outside of its folder, /run and /etc/cdi. Prints each command
 # before its output; ends with 1 if an answer is wrong.
 here=$(dirname "$(readlink -f "$0")")
 . "$here/common.sh"
@@ -46,7 +46,7 @@ show cat /proc/driver/nvidia/version
 show nvidia-smi -L
 show nvidia-smi topo -m
 
-# The host's own CDI file comes back, however this ends.
+# Restores the host's own CDI file on exit.
 [ -e /etc/cdi/nvidia.yaml ] && cp -a /etc/cdi/nvidia.yaml cdi.before
 trap 'if [ -e "$work/cdi.before" ]; then cp -a "$work/cdi.before" /etc/cdi/nvidia.yaml; else rm -f /etc/cdi/nvidia.yaml; fi' EXIT
 
@@ -108,7 +108,7 @@ for engine in none notify; do
 	configuration jit-cdi
 	bundle nccl NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility NCCL_NVLS_ENABLE=0 \
 		TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
-	# NCCL and torch meet over the loopback, which is down in a network of the container's own.
+	# NCCL and torch connect over the loopback, which is down in a network of the container's own.
 	sed -i 's/, {"type": "network"}//' nccl/config.json
 	start nccl
 	echo "\$ runc exec nccl python both.py ($engine)"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# What `mpu who` lists on a real GPU, beside what /proc, fuser and lsof show, and the exporter's busy time beside NVML's.
+# Compares `mpu who` on a real GPU with /proc, fuser and lsof, and the exporter's busy time with NVML's.
 #
 #   sudo tests/gpu/who.sh PATH-TO-MPU [WORK-FOLDER]
 #
-# Wants: an NVIDIA GPU with its driver that nothing else uses, Python with torch and pynvml (PYTHON names it), root of the host's PID
-# namespace; for what they show, fuser, lsof and nvidia-cuda-mps-control. No engine. Takes seven minutes (SECONDS_LONG says how long the
-# load is watched). Changes nothing outside of its folder but a node in /dev that it removes. Ends with 1 if an answer is wrong.
+# Needs: an NVIDIA GPU with its driver that nothing else uses, Python with torch and pynvml (PYTHON names it), root of the host's PID
+# namespace; optionally fuser, lsof and nvidia-cuda-mps-control. No engine. Takes seven minutes (SECONDS_LONG is the time of each load).
+# Changes nothing outside of its folder but a node in /dev that it removes. Ends with 1 if an answer is wrong.
 set -u
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 here=$(dirname "$(readlink -f "$0")")
@@ -27,7 +27,7 @@ clean() {
 	rm -f /dev/other-name
 }
 trap clean EXIT
-# hold KIND ENV...: a process of this kind.
+# hold KIND ENV...: starts a holder of this kind.
 hold() {
 	local kind=$1
 	shift
@@ -40,9 +40,9 @@ hold() {
 	done
 	tail -n 1 "$kind.held"
 }
-# pid KIND: its process.
+# pid KIND: the holder's PID.
 pid() { sed -n "s/^holds $1 //p" "$1.held"; }
-# field EXPRESSION: of the list, `who`.
+# field EXPRESSION: its value; `who` is the list.
 field() { "$python" -c "import json; who = json.load(open('who.json')); print(*$1)"; }
 # look: the processes that mpu lists, and those that other tools find; sorted, one line each.
 look() {
@@ -53,7 +53,7 @@ look() {
 	lsof=$(lsof -t /dev/nvidia* 2>/dev/null | sort -nu | xargs)
 	printf '%s\n' "mpu who:  $ours" "/proc:    $proc" "fuser:    $fuser" "lsof:     $lsof"
 }
-# unreadable: the processes that this root may not inspect, as in a virtual machine whose first process has more capabilities.
+# unreadable: the processes that root may not inspect here, as in a virtual machine whose first process has more capabilities.
 unreadable() {
 	for process in /proc/[0-9]*; do
 		cat "$process/maps" >/dev/null 2>&1 || [ ! -e "$process" ] || echo "${process#/proc/}"

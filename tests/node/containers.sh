@@ -37,7 +37,7 @@ check cdi_file_comes_with_the_driver wait_for grep -q nvidia.com/gpu /var/run/cd
 check cdi_container_starts start_in jit-cdi
 check cdi_container_opens_its_gpu opens jit-cdi
 runc delete --force jit-cdi
-# The configuration that the wrapper made, by runc alone: nothing makes the links again.
+# The wrapper's configuration with runc alone: nothing makes the links again.
 rm -f /dev/char/195:*
 runc --systemd-cgroup run --no-pivot --detach --bundle /run/bundle bare </dev/null >/tmp/created 2>&1
 opens bare && systemctl daemon-reload

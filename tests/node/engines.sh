@@ -30,7 +30,7 @@ podman_up() {
 in_docker() { docker run --runtime nvidia $options "$@"; }
 in_podman() { podman run --runtime /usr/bin/nvidia-container-runtime $options "$@"; }
 
-# One that asks by itself, and ends: no exec is in it.
+# A container that queries by itself and ends, without an exec.
 asks_by_itself() {
 	script="gpu-hold --mem 40 <>/never >/tmp/held & echo \$!; while ! [ -s /tmp/held ]; do sleep 0.1; done; $query"
 	answer=$("$@" --rm box sh -c "$script" | tr -d ' ')
@@ -90,15 +90,15 @@ dpkg --purge mpu-container >/tmp/output 2>&1 || cat /tmp/output
 jq 'del(.runtimes)' /etc/docker/daemon.json >/tmp/daemon.json
 cp /tmp/daemon.json /etc/docker/daemon.json
 pkill -HUP -x dockerd
-# next_is COMMAND: the doctor begins with it.
+# next_is COMMAND: the doctor's next command begins with it.
 next_is() {
 	$here/mpu doctor >/tmp/doctor
 	grep '^next: ' /tmp/doctor
 	grep -q "^next: $1" /tmp/doctor
 }
 docker_knows_the_runtime() { docker info -f '{{json .Runtimes}}' | grep nvidia; }
-# Three commands. Two minutes are the goal on a real machine; an emulated one that does other things has five. Docker has no unit here: what
-# `systemctl reload docker` sends is sent.
+# Three commands. The goal is two minutes on a real machine; a busy emulated one has five. Docker has no unit here, so pkill sends the signal
+# of `systemctl reload docker`.
 three_commands() {
 	began=$(date +%s)
 	$here/mpu install && dpkg -i $here/mpu-container.deb || return 1

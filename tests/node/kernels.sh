@@ -35,7 +35,7 @@ log "boot"
 systemctl stop mpu
 wrong stopped_before_the_boot_target_is_wrong
 systemctl start multi-user.target
-# The target wants the unit; it does not wait for it when it is up already.
+# The target wants the unit. If the target is up already, `start` does not wait for the unit.
 wait_for systemctl is-active --quiet mpu
 right boot_target_starts_it
 
@@ -43,7 +43,7 @@ log "another kernel comes"
 mkdir -p /lib/modules/$next
 ln -s /usr/src/linux-headers-$next /lib/modules/$next/build
 check kernel_update_begins_without_a_module not built_for $next
-# What the new kernel's header package runs when it has been unpacked.
+# The new kernel's header package runs this after unpacking.
 run-parts --arg=$next /etc/kernel/header_postinst.d
 check kernel_update_builds_by_itself built_for $next
 check kernel_update_builds_for_that_kernel is_for $next

@@ -1,6 +1,6 @@
 # MPU beside another project's modules, by hand, interrupted, and with the notify engine. Sourced by stories.sh.
 
-# Names the step and the way out, and leaves no engine up.
+# The installation fails, names the step and a fix, and leaves no engine up.
 install_fails_for_make() {
 	$here/mpu install >/tmp/failed 2>&1
 	rc=$?
@@ -20,7 +20,7 @@ foreign_stays() {
 		[ "$(cat /sys/module/$name/version)" = 0.1-pre ] && ! [ -e /sys/module/$name/parameters ] || return 1
 	done
 }
-# names_foreign RC COMMAND…: ends so, and names the module, its file and the commands that remove it.
+# names_foreign RC COMMAND…: ends with RC, and names the module, its file and the commands that remove it.
 names_foreign() {
 	rc=$1
 	shift
@@ -84,7 +84,7 @@ wrong uninstalled_is_wrong_again
 same uninstall_leaves_nothing /tmp/before
 
 log "half-way"
-# Nothing to build with is known beforehand, and the other engine is taken. A build that fails is a failure: no engine is taken by mishap.
+# `install` knows beforehand that make is missing, and plans the notify engine. A failed build is a failure, without another engine.
 mv /usr/bin/make /usr/bin/make.gone
 check install_without_make_plans_notify install_plans_no_module
 printf '#!/bin/sh\necho "No space left on device" >&2\nexit 2\n' >/usr/bin/make
@@ -132,7 +132,7 @@ another_goes_on() {
 metrics_name_the_notify_engine() {
 	metrics_unit_answers && grep 'mpu_engine_state{engine="notify".*state="armed"} 1' /tmp/page && grep '^mpu_engine_containers.* 1' /tmp/page
 }
-# There is no wrapper here, and the first container runs without it; with all else it has to be content.
+# There is no wrapper here, and the first container runs without it. The doctor must find everything else in order.
 doctor_knows_the_notify_engine() {
 	mpu doctor >/tmp/doctor
 	cat /tmp/doctor
@@ -141,12 +141,12 @@ doctor_knows_the_notify_engine() {
 	done
 	grep -q '^attention  notify_wrapper' /tmp/doctor && grep -q '^attention  notify_unserved.*: process [0-9]*$' /tmp/doctor
 }
-# A restart is a stop; of mpu.service both are allowed, and `mpu down` lets containers go first.
+# A restart is a stop, too. mpu.service allows both, and `mpu down` lets the containers end first.
 unit_refuses_to_be_stopped() { ! systemctl stop mpu-notify && ! systemctl restart mpu-notify && gone_on; }
 no_supervisor_is_left() {
 	pgrep -af 'mpu notify'
 	find /run/mpu
-	# Empty folders are systemd's, and gone with the boot.
+	# systemd makes the empty folders, which the next boot removes.
 	! pgrep -f 'mpu notify' && [ -z "$(find /run/mpu ! -type d)" ]
 }
 restart_is_survived() { systemctl restart mpu && gone_on; }

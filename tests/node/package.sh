@@ -7,7 +7,7 @@ new_module_runs() {
 	[ "$(cat /sys/module/mpu/version)" = "$(dpkg-query -W -f '${Version}' mpu)" ]
 }
 
-# Exit code 2, and among the reasons what a container sees.
+# Exit code 2, with a container's wrong view among the reasons.
 doctor_finds_containers_broken() {
 	$here/mpu doctor >/tmp/doctor
 	rc=$?
@@ -23,7 +23,7 @@ doctor_finds_nothing_broken() {
 	[ $rc -lt 2 ] && grep -q '  ok         containers ' /tmp/doctor && grep -q '  ok         engine  ' /tmp/doctor
 }
 
-# The hardened unit, ready without an engine to register with, with words for systemctl and for status.
+# The hardened unit is ready without a container engine, and reports that by systemctl and `mpu status`.
 nri_unit_waits() {
 	systemctl start mpu-nri
 	systemctl show --property=StatusText,ActiveState,NRestarts mpu-nri | tee /tmp/nri

@@ -3,11 +3,11 @@
 ko=/lib/modules/$release/updates/dkms/mpu.ko
 sign=/usr/lib/linux-kbuild-$(echo $release | cut -d. -f1-2)/scripts/sign-file
 
-# Another signature, or none, on the modules that DKMS built.
+# resign KEY|unsigned: replaces the signature of the modules that DKMS built.
 resign() {
 	for module in mpu mpu_next; do
 		file=/tmp/signed/$module.ko
-		# Appended: the signature, 12 bytes that end in its length, and 28 of a mark.
+		# The file ends in the signature, 12 bytes that end in its length, and a mark of 28 bytes.
 		length=$(tail -c 32 $file | od -An -tu4 -N4 --endian=big)
 		head -c $(($(stat -c %s $file) - 40 - length)) $file >${ko%/*}/$module.ko
 		[ "$1" = unsigned ] || $sign sha256 $here/keys/$1.key $here/keys/$1.pem ${ko%/*}/$module.ko
@@ -51,7 +51,7 @@ wrong unsigned_leaves_the_container_wrong
 resign unenrolled
 check unenrolled_signature_is_present signed_by unenrolled
 refused unenrolled_signed_module_is_refused
-# Only the kernel can judge a signature: the unit tries, and takes the engine that needs none.
+# Only the kernel can verify a signature: the unit tries the module, then starts the engine that needs none.
 systemctl start mpu
 check unenrolled_signed_module_leaves_notify is_by_notify
 supervised_start

@@ -2,7 +2,7 @@
 
 . $here/served.sh
 
-# Every denial is to be seen, as often as it happens.
+# The kernel must log every denial.
 sysctl -qw kernel.printk_ratelimit=0
 
 # The wrapper in the domain of container engines, as they start it. A container may write to their pipes and to no others.
@@ -19,7 +19,7 @@ start() {
 	cp -a /run/image "$bundle/rootfs"
 	restorecon /run/containerd "$bundle"
 	chcon -R "system_u:object_r:container_file_t:s0:$2" "$bundle/rootfs"
-	# An engine's is a mount, too: it may not change /run's.
+	# As an engine's root, it is a mount of its own: runc may not change that of /run.
 	mount --bind "$bundle/rootfs" "$bundle/rootfs"
 	cat >"$bundle/config.json" <<JSON
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},
@@ -55,7 +55,7 @@ enforcing() { setenforce 1 && getenforce && [ "$(getenforce)" = Enforcing ]; }
 
 denied() { dmesg | grep 'avc:  *denied'; }
 
-# means_it: a container reads a file of its own categories, not the same file with another's, and that is in the kernel's log.
+# means_it: a container reads a file of its own categories, but not the same file with another's, and the kernel logs the denial.
 means_it() {
 	file=/run/containerd/one/rootfs/tmp/secret
 	echo secret >$file
@@ -66,14 +66,14 @@ means_it() {
 	denied | grep 'comm="cat".*tcontext=system_u:object_r:container_file_t:s0:c3,c4.*permissive=0'
 }
 
-# by_service: the supervisor's label is a service's, which systemd gave it.
+# by_service: the supervisor has a service's label, from systemd.
 by_service() {
 	label=$(label_of "$(systemctl show -p MainPID --value mpu-notify)")
 	echo "$label"
 	case $label in system_u:system_r:initrc_t:s0*) ;; *) return 1 ;; esac
 }
 
-# asks CONTAINER: has it list processes, and ask about its own and about every other of the host. Fails unless it was answered.
+# asks CONTAINER: lists its processes, and queries its own and every other of the host. Fails unless it was answered.
 asks() {
 	own=$(runtime exec "$1" cat /tmp/own) && [ -n "$own" ] || return 1
 	for number in $(nvctl pids | sed -n 's/^pid //p'); do
@@ -86,13 +86,13 @@ asks() {
 	[ -s /tmp/listed ] && [ "$(grep -c . /tmp/infos)" -gt "$(grep -c . /tmp/foreign)" ]
 }
 
-# sees_own_only CONTAINER: of all GPU processes of the host the container gets its own alone, by whatever number it asks.
+# sees_own_only CONTAINER: of all GPU processes of the host, the container gets only its own, whatever PID it queries.
 sees_own_only() {
 	asks "$1" || return 1
 	[ "$(cat /tmp/listed)" = "pid $own" ] && [ "$(grep -c 'mem [1-9]' /tmp/infos)" = 1 ] && grep -q "^pid $own .*mem [1-9]" /tmp/infos
 }
 
-# sees_foreign CONTAINER: the container gets what a process that is not its own holds, by the number on the host.
+# sees_foreign CONTAINER: the container gets the memory of a foreign process by its host PID.
 sees_foreign() {
 	asks "$1" || return 1
 	for number in $(cat /tmp/foreign); do
@@ -101,14 +101,14 @@ sees_foreign() {
 	return 1
 }
 
-# kept_from_the_socket CONTAINER: the wrapper that started it was denied the way to the supervisor, by the kernel's own word, and so it is wrong.
+# kept_from_the_socket CONTAINER: the kernel's log shows that its wrapper was denied access to the supervisor, and so its list is wrong.
 kept_from_the_socket() {
 	is_wrong runtime "$1" || return 1
 	way='tcontext=[^ ]*:initrc(_runtime)?_t:[^ ]* tclass=(dir|sock_file|unix_stream_socket) permissive=0'
 	denied | grep -E "comm=\"nvidia-contain[^\"]*\".* scontext=[^ ]*:container_engine_t:[^ ]* $way"
 }
 
-# unhindered: nothing of ours was denied anything, nor anybody our sockets.
+# unhindered: the kernel denied nothing to our programs, and no access to our sockets.
 unhindered() {
 	! denied | grep -E 'comm="(mpu|nvidia-con|nvidia-cdi|runc)|scontext=[^ ]*:initrc_t:|tcontext=[^ ]*:initrc(_runtime)?_t:.*sock'
 }
@@ -125,7 +125,7 @@ runtimes = ["runc"]
 [nvidia-container-runtime.modes.jit-cdi]
 nvcdi-disable-hooks = ["update-ldcache"]
 TOML
-# What an administrator of such a node does for GPUs in containers, MPU or not.
+# GPUs in containers need this on such a node, with or without MPU.
 chcon -R -t etc_t /etc/nvidia-container-runtime
 restorecon /dev/nvidia*
 setsebool container_mounton_non_security 1

@@ -2,7 +2,7 @@
 
 jobs=/run/jobs
 
-# within SECONDS COMMAND…: once it succeeds. Slurm's programs wait for each other, so each gets a few seconds and not wait_for's many tries.
+# within SECONDS COMMAND…: waits until it succeeds. Slurm's programs wait for each other, so each gets a few seconds and not wait_for's many tries.
 within() {
 	end=$(($(date +%s) + $1))
 	shift
@@ -61,8 +61,8 @@ slurm_up() {
 }
 is_idle() { timeout 5 sinfo --noheader --format %t | grep -x idle; }
 
-# What a user starts in a job: user, PID and mount namespaces, as Apptainer and enroot make them without root. In it a GPU process, and a
-# loop that runs nvidia-smi on each request.
+# Writes a user's container in a job: new user, PID and mount namespaces, as Apptainer and enroot make them without root. It has a GPU
+# process, and a loop that runs nvidia-smi on each request.
 make_container() {
 	mkdir -p $jobs
 	mkfifo -m 666 $jobs/never
@@ -86,7 +86,7 @@ make_container() {
 	chmod 755 $jobs/contain
 }
 
-# folder USER NAME: of a container.
+# folder USER NAME: makes a container's folder.
 folder() {
 	mkdir -p "$jobs/$2"
 	chown "$1" "$jobs/$2"
@@ -107,7 +107,7 @@ step() {
 
 opens_only() { grep -x "$2" "$jobs/$1/opened" && [ "$(wc -l <"$jobs/$1/opened")" = 1 ]; }
 
-# The container's own process and no other, by its PID there.
+# Whether nvidia-smi shows the container's own process and no other, by its PID there.
 shows_itself() {
 	rm -f "$jobs/$1/answer"
 	touch "$jobs/$1/ask"
@@ -117,14 +117,14 @@ shows_itself() {
 	echo "own $own, shown:" $answer
 	[ -n "$own" ] && [ "$answer" = "$own" ]
 }
-# It works, and shows something, but not that process.
+# Whether nvidia-smi works and shows something, but not that process.
 is_wrong() {
 	! shows_itself "$1" && [ -n "$answer" ] && ! grep 'ended with' "$jobs/$1/answer" && ! echo "$answer" | grep -x "$own"
 }
 
 holders() { pgrep -x 'gpu-hold|first.*|second.*|third.*'; }
 
-# Every GPU process with its job and step, one a line: as Slurm says it, and as MPU does.
+# Every GPU process with its job and step, one a line, by Slurm and by MPU.
 by_slurm() {
 	timeout 20 scontrol listpids >/tmp/listed
 	for pid in $(holders); do
@@ -157,7 +157,7 @@ names() {
 # in_step USER JOB COMMAND: what a step without a container prints.
 in_step() { timeout 60 runuser -u "$1" -- srun --jobid="$2" --overlap --chdir=/ sh -c "$3" </dev/null; }
 
-# cli_lists USER JOB NODE: of all GPUs it finds the job's alone.
+# cli_lists USER JOB NODE: nvidia-container-cli lists only the job's GPU.
 cli_lists() {
 	listed=$(in_step "$1" "$2" 'nvidia-container-cli list --device all')
 	echo "$listed"

@@ -57,7 +57,7 @@ check() {
 	fi
 }
 
-# refused STORY: `mpu up --engine module` must be refused, say what to do, and leave nothing loaded.
+# refused STORY: `mpu up --engine module` must be refused, print a fix, and leave nothing loaded.
 refused() {
 	${mpu:-mpu} up --engine module >/tmp/output 2>&1
 	rc=$?

@@ -74,7 +74,7 @@ def check_objects(where, values, releases):
 def check_case(path):
     values = yaml.safe_load(path.read_text())
     where = path.name
-    # A file may say since which release its values are for.
+    # The first line of a file can have the oldest release for its values.
     since = re.match(r"# since 1\.(\d+)", path.read_text())
     oldest = int(since[1]) if since else 25
     releases = [release for release in RELEASES if int(release.split(".")[1]) >= oldest]
@@ -95,7 +95,7 @@ def check_monitor(where, monitor):
         fault(where, f"the ServiceMonitor's endpoint is not what was looked at: {port}")
 
 
-# What each container adds, unless it is privileged.
+# The capabilities that each container adds, unless it is privileged.
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 ADDED = {"agent": ["SYS_MODULE", "SYS_ADMIN"], "metrics": [], "nri": ["SYS_PTRACE"]}
 
@@ -174,10 +174,10 @@ NODES = [
     ({ENGINE: "auto"}, "yes yes yes", "yes yes yes"),
     ({ENGINE: "module"}, "yes yes yes", "no no no"),
     ({ENGINE: "notify"}, "no no no", "yes yes yes"),
-    # No engine's name: the agent says so, and the chart's engine holds.
+    # No engine's name: the agent reports it, and the chart's engine applies.
     ({ENGINE: "modul"}, "yes yes no", "yes no yes"),
     ({CLIENT: "true", UPGRADE: "upgrade-done"}, "yes yes no", "yes no yes"),
-    # The GPU Operator wants the driver's clients away. The plugin is none.
+    # The GPU Operator evicts the driver's clients. The plugin is none.
     ({CLIENT: "paused-for-driver-upgrade"}, "no no no", "yes no yes"),
     ({CLIENT: "paused-for-mig-change", ENGINE: "module"}, "no no no", "no no no"),
     ({UPGRADE: "pod-restart-required"}, "no no no", "yes no yes"),
@@ -233,7 +233,7 @@ def check_pod(promise, values, daemons, speaks):
     exporter = values.get("metrics", {}).get("enabled", False)
     promise(pod.get("hostPID", False) == (plugin or exporter), "hostPID is the exporter's and the plugin's")
     agent = values.get("agent", {})
-    # A node whose /usr is read-only cannot make /usr/src: a pod that wants it never starts there.
+    # On a node whose /usr is read-only, /usr/src cannot be made: a pod that mounts it never starts there.
     compiles = not (plugin or agent.get("module") or any(agent.get("prebuilt", {}).values()))
     promise(("sources" in volumes) == compiles, f"/usr/src is {'not ' * compiles}asked of the node")
     promise(plugin or volumes["modules"]["hostPath"]["type"] == "DirectoryOrCreate",
@@ -278,7 +278,7 @@ def check_confined(promise, values, template, container):
     """The profiles that the administrator names are in every container; but an exporter is never unconfined."""
     security, name = container["securityContext"], container["name"]
     own = values.get("securityContext", {})
-    # As Helm merges: null takes a default away, and {} does not.
+    # As Helm merges: null removes a default, and {} does not.
     named = {key: {} if own.get(key, {}) is None else {**default, **own.get(key, {})}
              for key, default in yaml.safe_load((CHART / "values.yaml").read_text())["securityContext"].items()}
     apparmor = named["appArmorProfile"]
@@ -293,7 +293,7 @@ def check_confined(promise, values, template, container):
     promise(security.get("seLinuxOptions", {}) == named["seLinuxOptions"], f"{name}: its SELinux options are others")
 
 
-# What the chart's first values had not. `helm upgrade --reuse-values` gives a new chart the values of the old one alone.
+# Values that the first chart lacked. `helm upgrade --reuse-values` gives a new chart only the old one's values.
 NEWER = ["engine", "events", "minReadySeconds", "agent.prebuilt", "metrics.privileged", "networkPolicy.apiServerPorts",
          "networkPolicy.apiServerCIDRs"]
 
@@ -413,7 +413,7 @@ def check_dockerfiles():
 
 
 if len(sys.argv) > 5:
-    # A release, and a file of values: for the test cluster, which is older than what the chart allows.
+    # A release, and a file of values: for the test cluster, which is older than the chart allows.
     case = yaml.safe_load(Path(sys.argv[6]).read_text())
     OUT.write_text(manifest(OUT.name, case, Path(sys.argv[6]).name, chart_of(sys.argv[5])))
     sys.exit()

@@ -19,14 +19,14 @@ fn executable() -> PathBuf {
     std::env::var_os("MPU_CONTAINER").map_or(env!("CARGO_BIN_EXE_mpu-container").into(), PathBuf::from)
 }
 
-/// Whether an executable can be given libraries by its environment.
+/// Whether an executable is dynamically linked, so that its environment can add libraries.
 fn is_dynamic(program: &Path) -> bool {
     let headers = Command::new("readelf").arg("--program-headers").arg(program).output().expect("readelf");
     String::from_utf8_lossy(&headers.stdout).contains("INTERP")
 }
 
-/// A bundle whose container runs a program of this host, with that program's libraries where no loader looks: mounted
-/// from the host, as a driver's are.
+/// A bundle whose container runs a program of this host. Its libraries are mounted from the host, as a driver's are, in a
+/// folder that no loader searches.
 struct Bundle {
     top: TempDir,
     spec: Value,
@@ -166,7 +166,7 @@ fn failing_hook_stops_container_start() {
 }
 
 /// CVE-2024-0132 and CVE-2025-23359: names that an image, or another container on the same volume, turns into links to
-/// the host between a look and a use.
+/// the host between a check and a use.
 #[test]
 fn cve_2024_0132_links_stay_in_root() {
     let Some(mut bundle) = Bundle::new() else { return };
@@ -230,7 +230,7 @@ fn fed(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// CVE-2025-23266: a hook without an environment of its own is started with the image's, in the image's root.
+/// CVE-2025-23266: a hook without its own environment starts with the image's, in the image's root.
 #[test]
 fn cve_2025_23266_hook_ignores_image_library() {
     let Some(mut bundle) = Bundle::new() else { return };

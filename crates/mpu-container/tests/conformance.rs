@@ -114,7 +114,7 @@ impl Fixture<'_> {
 
     /// Runs a case; returns its output and exit status.
     fn run(&self, name: &str, case: &Case, variant: &Variant<'_>) -> String {
-        // The same path for every way, so that no message differs by it.
+        // The same path for every variant, so that messages agree.
         let bundle = self.dir.join("bundle");
         make_root(&bundle.join("rootfs"), self.busybox);
         let mut spec = base_spec();

@@ -1,7 +1,7 @@
-//! `nvidia-ctk-installer` as the GPU Operator runs it: by variables, until a signal ends it, beside an engine that is a process.
+//! `nvidia-ctk-installer` as the GPU Operator runs it: configured by variables, until a signal, beside the process of an engine.
 //!
-//! The engine is this test's own executable (`engine`): it answers at a socket as containerd does, and ends at SIGHUP, or
-//! as Docker does, and lives on. The rig has a real containerd.
+//! The engine is this test's own executable (`engine`), which answers at a socket. As containerd it ends at SIGHUP, as
+//! Docker it continues. The rig has a real containerd.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -49,7 +49,7 @@ impl Host {
         self
     }
 
-    /// The file of our own, in a directory that the host calls otherwise.
+    /// Selects a drop-in file, in a directory that has another path on the host.
     fn drop_in(self, name: &str) -> Host {
         let own = self.at(&format!("dropped.d/{name}")).display().to_string();
         self.set("RUNTIME_DROP_IN_CONFIG", &own).set("RUNTIME_DROP_IN_CONFIG_HOST_PATH", &format!("/etc/conf.d/{name}"))
@@ -80,7 +80,7 @@ impl Host {
         self.command(words).output().expect("ended")
     }
 
-    /// Starts it and waits for its message that it waits for a signal.
+    /// Starts it, and waits for the message that it waits for a signal.
     fn start(&self) -> Running {
         let mut child = self.command(&[]).spawn().expect("started");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
@@ -140,7 +140,7 @@ impl Engine {
         Engine { stop, keeper, pid }
     }
 
-    /// How often it was started, once it is stopped.
+    /// Stops it. Returns how often it was started.
     fn stop(self) -> usize {
         self.stop.store(true, Ordering::SeqCst);
         thread::sleep(Duration::from_millis(200));
@@ -151,7 +151,7 @@ impl Engine {
     }
 }
 
-/// The engine itself: see above.
+/// The engine's process, if `ENGINE` is set: no test.
 #[test]
 fn engine() {
     let Some(kind) = std::env::var_os("ENGINE") else { return };
@@ -160,7 +160,7 @@ fn engine() {
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).expect("a socket");
     if kind != "docker" {
-        // The caller of the tests may have it ignored, as nohup does.
+        // The tests may inherit an ignored SIGHUP, as from nohup.
         let ends = Arc::new(AtomicBool::new(true));
         signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGHUP, 0, ends).expect("signals");
     } else {
@@ -188,7 +188,7 @@ fn containerd_is_configured_until_sigterm() {
                   BinaryName = \"/opt/their/runc\"\nSystemdCgroup = true\n";
     let host = Host::new("containerd").drop_in("99-nvidia.toml");
     host.write("etc/config", existing);
-    // What an earlier installer of NVIDIA's left.
+    // Files of an earlier NVIDIA installer.
     host.write("opt/toolkit/libnvidia-container.so.1", "");
     host.write("opt/toolkit/nvidia-container-runtime.real", "");
     let engine = Engine::start(&host, "containerd");
@@ -268,7 +268,7 @@ fn docker_reads_its_file_again() {
 fn crio_default_runtime_is_restored() {
     let host = || Host::new("crio").drop_in("99-nvidia.conf").set("RUNTIME_RESTART_MODE", "none");
     check_crio_default(&host());
-    // An empty name is the usual one.
+    // An empty name selects the default name.
     check_crio_default(&host().set("RUNTIME_ARGS", "--runtime-name="));
 }
 
@@ -328,18 +328,19 @@ fn installed_programs_use_adjacent_config() {
         run("nvidia-ctk", &["runtime", "configure", "--runtime=docker", "--set-as-default", "--dry-run", &engine]);
     let beside = host.at("opt/toolkit/nvidia-container-runtime").display().to_string();
     assert!(docker.contains(&format!("\"path\": \"{beside}\"")), "the one beside it, though not in PATH: {docker}");
-    // No driver is loaded where these tests run, so the container starts as it is; with one, by us.
+    // Without a loaded driver, the program passes the call on. On a machine with one, this is not checked.
     let loaded =
         fs::read_to_string("/proc/modules").unwrap_or_default().lines().any(|line| line.starts_with("nvidia "));
     for name in ["nvidia-container-runtime", "nvidia-container-runtime.cdi"] {
         let output = run(name, &["state", "it's one"]);
         assert!(loaded || output == "state it's one\n", "{name}: {output}");
     }
-    // Once more over what is there: programs that run are not in the way.
+    // A second installation over existing, possibly running programs succeeds.
     assert!(host.once(&["--no-runtime-config", "--no-daemon"]).status.success());
 }
 
-/// A killed installer has left our runtime as the engine's default, under any name from the operator's values. It would call itself.
+/// A killed installer leaves our runtime as the engine's default, under any name of the operator's values. As low-level runtime, it would
+/// call itself.
 #[test]
 fn second_run_ignores_runtime_of_first() {
     for (engine, name) in [("containerd", "gpu"), ("containerd", "runc"), ("docker", "gpu"), ("crio", "gpu")] {
@@ -400,7 +401,7 @@ fn invalid_options_change_no_files() {
     }
 }
 
-/// As the user nobody, where that can be: a failure here would be an installation.
+/// Runs as the user nobody if it can: a wrong program would install files.
 #[test]
 fn bare_installer_call_prints_usage() {
     if Path::new("/host").is_dir() {
@@ -448,7 +449,7 @@ fn docker_configuration_is_restored() {
     let running = host.start();
     let now: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!((&now["default-runtime"], &now["features"]["cdi"]), (&"nvidia".into(), &true.into()));
-    // One that was killed has put nothing back: what was there before it still is what is put back.
+    // A killed installer restores nothing. The next one restores the file from before the killed one.
     let (status, _) = running.end(Signal::KILL);
     assert!(!status.success());
     let (status, output) = host.start().end(Signal::TERM);
@@ -546,7 +547,7 @@ fn full_engine_queue_does_not_block_exit() {
             assert_eq!(host.text("etc/config"), "{}\n");
             return;
         }
-        // The first one ends the wait for the engine, the second the one after the file is put back.
+        // The first signal ends the wait for the engine, the second the wait after the file is restored.
         kill_process(Pid::from_child(&child), Signal::TERM).expect("a signal");
         thread::sleep(Duration::from_secs(1));
     }
@@ -554,8 +555,8 @@ fn full_engine_queue_does_not_block_exit() {
     panic!("it waits for an engine that does not answer");
 }
 
-/// Docker's `Reload` leaves runtimes alone where the file names none, and the default one where it names none: that is why the file says
-/// "runc" when ours is the default no more. CDI is switched on at its start. A restart stops its containers, unless it has live-restore.
+/// Docker's `Reload` keeps the runtimes if the file has none, and the default runtime if the file has none. So the file gets "runc" once
+/// ours is no longer the default. Docker enables CDI only at its start. A restart stops its containers, unless it has live-restore.
 #[test]
 fn docker_restart_is_advised_only_when_needed() {
     let host = Host::new("docker");
@@ -585,7 +586,7 @@ fn docker_restart_is_advised_only_when_needed() {
 #[test]
 fn failed_write_is_not_reported_written() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
-    // Where no file can be made, not even by root.
+    // Not even root can make a file there.
     command.arg0("nvidia-ctk").args(["runtime", "configure", "--config=/proc/mpu-has-no-such-file.json"]);
     let done = command.output().expect("ran");
     let output = String::from_utf8_lossy(&done.stderr).into_owned();

@@ -1,10 +1,10 @@
-//! What the executable prints where the reader has gone, or nothing can be written: no panic, and the documented exit code.
+//! The executable with closed or full outputs: no panic, and the documented exit code.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// The name it is called by, and its words.
+/// The program's name and its arguments.
 const PAGES: [(&str, &[&str]); 6] = [
     ("mpu-container", &["--help"]),
     ("mpu-container", &["--version"]),
@@ -49,7 +49,7 @@ fn full_stdout_fails_closed_stdout_succeeds() {
     }
 }
 
-/// A container does not fail for want of a reader: crun can write what hooks say to any file (`run.oci.hooks.stderr`).
+/// A container starts although the hook's messages cannot be written: crun can redirect them to any file (`run.oci.hooks.stderr`).
 #[test]
 fn hook_works_with_unwritable_stderr() {
     let bundle = tempfile::tempdir().expect("a folder");
@@ -77,7 +77,7 @@ fn usage_error_keeps_code_without_stderr() {
     }
 }
 
-/// A hook that panics fails its container with a word that no page has.
+/// A panic would fail the container with an undocumented exit code.
 #[test]
 fn progress_without_stderr_keeps_exit_code() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -58,7 +58,7 @@ impl Engines {
         (!is_played).then(|| format!("a story of the engine {}: {why}", only.name()))
     }
 
-    /// As `./x stories` has them.
+    /// As `./x stories` prints them.
     pub fn names(self) -> &'static str {
         match self {
             Self::Every => "every",

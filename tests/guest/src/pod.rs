@@ -63,7 +63,7 @@ fn spec(manifest: &str, name: &str, arguments: &[&str]) -> Result<Value> {
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro", "nosuid", "noexec", "nodev"]}),
         json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
     ];
-    // The image: the guest's own programs, and the module that nothing in the guest could compile.
+    // The image: the guest's own programs, and a prebuilt module, because the guest has no compiler.
     for path in ["/bin", "/usr", "/lib", "/lib64", "/mpu"] {
         mounts.push(bind(path, "ro"));
     }

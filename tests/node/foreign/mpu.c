@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* A module as the older MPU's is seen from outside: its name and version, and no parameters. It does nothing. */
+/* Resembles the module of the older MPU: its name and version, and no parameters. It does nothing. */
 #include <linux/module.h>
 
 static int __init foreign_init(void)

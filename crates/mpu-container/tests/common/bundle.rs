@@ -23,7 +23,7 @@ pub fn make_root(root: &Path, busybox: &Path) {
     }
 }
 
-/// A specification that both runtimes take.
+/// A specification that both runtimes accept.
 pub fn base_spec() -> Value {
     let names = ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID"];
     json!({

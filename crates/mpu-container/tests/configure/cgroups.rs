@@ -1,9 +1,9 @@
-//! The device cgroup, on whichever version this machine has, and user namespaces.
+//! The device cgroup of version 1, and user namespaces.
 
 use crate::test_host::{MOUNTS, TestHost};
 use crate::{CONFIGURE, PRIVATE, container};
 
-/// The group in which devices can be closed; none where this machine has no such one that can be written.
+/// A cgroup in which devices can be denied; none if this machine has no writable one.
 fn device_cgroup(host: &TestHost) -> Option<&'static str> {
     let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
     let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");

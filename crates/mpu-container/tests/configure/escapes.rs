@@ -3,7 +3,7 @@
 use crate::test_host::{TestHost, libraries, tree};
 use crate::{CONFIGURE, container};
 
-/// Runs `configure` on a root after this change to it, in a chroot-like place beside a folder that must not change.
+/// Runs `configure` on a root after this change to it, beside a folder that must not change.
 fn check(host: &TestHost, name: &str, hostile: &str) {
     host.root();
     host.write("outside/file", "the host's");
@@ -18,7 +18,7 @@ fn check(host: &TestHost, name: &str, hostile: &str) {
         hostile.replace("LIB", &libraries())
     );
     let mounts = host.output_of(&script);
-    // It came as far as the root, and was done with it or refused something in it.
+    // The program reached the root, and finished or refused something in it.
     let refused = ["mount error: ", "ldcache error: "].map(|what| format!("nvidia-container-cli: {what}"));
     let outcome = mounts.starts_with("done\n") || refused.iter().any(|what| mounts.starts_with(what));
     assert!(outcome, "{name}: {mounts}");
@@ -73,7 +73,7 @@ fn host_root_is_refused_as_container() {
     assert_eq!(done.status.code(), Some(2));
 }
 
-/// Configures a process that has a volume of the host's on a folder, mounted shared.
+/// Configures a process in whose root a folder is a shared mount of a host volume.
 fn with_shared_volume(host: &TestHost, folder: &str, options: &str) -> std::process::Output {
     host.script(&format!(
         r#"

@@ -1,6 +1,6 @@
 //! LXC's own hook for NVIDIA GPUs, as it comes with LXC, on an unprivileged container.
 //!
-//! Outside truth: the hook itself, `/usr/share/lxc/hooks/nvidia` of Debian's liblxc-common (or `MPU_LXC_HOOK`).
+//! Source: the hook itself, `/usr/share/lxc/hooks/nvidia` of Debian's liblxc-common (or `MPU_LXC_HOOK`).
 
 use crate::test_host::{MOUNTS, TestHost};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn lxc_hook_gives_unprivileged_container_its_gpu() {
     if !hook.is_file() {
         return eprintln!("skipped: no LXC with its hook for NVIDIA GPUs (Debian: liblxc-common)");
     }
-    // The hook leaves containers alone whose users are the host's; so user 0 is 100000 here.
+    // The hook ignores containers with the host's users, so user 0 is 100000 here.
     let users = "unshare --user sleep 100 > /dev/null 2>&1 & users=$!
          trap 'kill -9 $users' EXIT
          while test $(readlink /proc/$users/ns/user) = $(readlink /proc/self/ns/user); do sleep 0.01; done

@@ -59,10 +59,10 @@ fn info_names_driver_and_its_gpus() {
     );
 }
 
-/// What starts a container's process in mounts of its own.
+/// The command that starts a container's process in its own mount namespace.
 const PRIVATE: &str = "unshare --mount --propagation=private";
 
-/// A container whose process waits, for a script that goes on with `$pid`: what starts it, and what is mounted besides.
+/// The beginning of a script with a container whose waiting process is `$pid`: the command that starts it, and additional mounts.
 fn container(start: &str, mounts: &str) -> String {
     format!(
         r#"
@@ -86,7 +86,7 @@ fn container(start: &str, mounts: &str) -> String {
     )
 }
 
-/// What a process in the container sees, and how it is mounted.
+/// Prints the driver's files in the container, and their mounts.
 const LOOK: &str = r#"
     chroot ct sh -c '
         ls /dev; cat /proc/driver/nvidia/params; ls /proc/driver/nvidia/gpus /proc/driver/nvidia
@@ -117,7 +117,7 @@ fn check_look(seen: &str) {
     assert!(!seen.contains("nvidia1\n") && !seen.contains("1c:00.0"), "the other GPU is seen:\n{seen}");
 }
 
-/// A stage on which `sh look` looks.
+/// A fake host with the script `look`.
 fn host() -> Option<TestHost> {
     let host = TestHost::new()?;
     host.write("look", &LOOK.replace("LIB", &format!("/{}", libraries())));
@@ -162,7 +162,7 @@ fn configure_by_pid_keeps_host_mounts() {
 fn failed_configure_undoes_everything() {
     let Some(host) = TestHost::new() else { return };
     let before = tree(&host.path("ct"));
-    // A directory where a library belongs: nothing can be mounted there.
+    // A directory at a library's path: no file can be mounted there.
     let done = host.script(&format!(
         "mounts; mkdir -p ct/{0}/libnvidia-ml.so.{RELEASE}; cli {CONFIGURE} $PWD/ct && exit 9
          rmdir ct/{0}/libnvidia-ml.so.{RELEASE}; findmnt -rno TARGET | grep -c $PWD/ct/; find ct/dev ct/proc/driver",

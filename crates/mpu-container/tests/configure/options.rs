@@ -1,4 +1,4 @@
-//! Options that callers pass on, and what a pod cannot give.
+//! Options that callers pass, and a socket that cannot be mounted.
 
 use crate::CONFIGURE;
 use crate::test_host::TestHost;
@@ -23,7 +23,7 @@ fn user_and_no_pivot_options_are_effective() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(!std::fs::read_to_string(host.path("trace")).unwrap().contains("pivot_root"));
     assert!(host.path("ct/etc/ld.so.cache").exists());
-    // Who may not open the nodes cannot ask them; what a condition needs of them is then unknown.
+    // A user who may not open the nodes cannot query them: values that a condition needs are then unknown.
     let ask = |user: &str| {
         host.root();
         let condition = "--require='arch>=1.0'";
@@ -39,7 +39,7 @@ fn user_and_no_pivot_options_are_effective() {
     assert!(ask("1000:1000") > 0);
 }
 
-/// What a pod shows a pod in it: a socket that is there and cannot be mounted once more. Programs do without.
+/// A pod within a pod: the socket exists and cannot be mounted again. Programs work without it.
 #[test]
 fn unmountable_socket_is_skipped_with_note() {
     let Some(host) = TestHost::new() else { return };
@@ -53,7 +53,7 @@ fn unmountable_socket_is_skipped_with_note() {
     let text = [&done.stdout[..], &done.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("socket") && !text.contains("note"), "{:?} {text}", done.status);
-    // Where it would be, nothing can be made, or something else is.
+    // The mount point cannot be made, or is something else.
     for obstacle in ["mount -t tmpfs -o ro run ct/run", "mkdir -p ct/run/nvidia-persistenced/socket/x"] {
         host.root();
         std::fs::create_dir(host.path("ct/run")).unwrap();

@@ -78,7 +78,7 @@ fn imex_channels_are_created_and_mounted() {
     let configure = "configure --utility --no-cgroups --imex-channel=7 $PWD/ct";
     let missing = host.script(&format!("mounts; cli {configure}"));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("channel7 is missing"));
-    // The modules are loaded, or modprobe's failure is ignored; no node is made without the option.
+    // The modules count as loaded. `--no-create-imex-channels` suppresses the node.
     for name in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
         host.write(&format!("host/sys/module/{name}/x"), "");
     }
@@ -93,7 +93,7 @@ fn load_kmods_creates_missing_nodes() {
         host.write(&format!("host/sys/module/{name}/x"), "");
     }
     let configure = "configure --utility --no-cgroups --device=all $PWD/ct";
-    // Not nvidiactl: without it, a host's own nodes count, and this must never touch those.
+    // nvidiactl stays: without it, the program would use this machine's own nodes, which the test must never touch.
     let gpus = "host/dev/nvidia0 host/dev/nvidia1";
     let missing = host.script(&format!("mounts; rm {gpus}; cli {configure}"));
     let error = String::from_utf8_lossy(&missing.stderr);
@@ -119,7 +119,7 @@ fn graphics_profile_lists_requested_gpus() {
 fn compat_mode_selects_image_cuda() {
     let Some(host) = TestHost::new() else { return };
     let newer = "libcuda.so.590.44.01";
-    // What the loader takes: the first in its cache, and where that leads.
+    // The library that the loader takes: the target of the first entry in its cache.
     let taken = |mode: &str| {
         host.root();
         let folder = libraries();

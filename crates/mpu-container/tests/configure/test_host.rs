@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 pub const RELEASE: &str = "580.159.04";
 
-/// A function of a script: gives the container's root its proc and dev.
+/// A shell function that mounts proc and dev in the container's root.
 pub const MOUNTS: &str = "mounts() {
     mount --bind ct ct
     mount -t proc proc ct/proc
@@ -53,7 +53,7 @@ fn missing() -> Option<&'static str> {
 
 fn busybox() -> Option<PathBuf> {
     let candidates = ["/usr/bin/busybox", "/bin/busybox", "/bin/busybox.static"].map(PathBuf::from);
-    // ldd fails for what needs no loader.
+    // ldd fails for a program that needs no loader.
     let needs_none = |path: &PathBuf| Command::new("ldd").arg(path).output().is_ok_and(|done| !done.status.success());
     candidates.into_iter().find(|path| path.exists() && needs_none(path))
 }
@@ -72,7 +72,7 @@ impl TestHost {
         Some(host)
     }
 
-    /// A path of the stage: `host/…` or `ct/…`.
+    /// A path in the test's folder: `host/…` or `ct/…`.
     pub fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
     }
@@ -126,7 +126,7 @@ impl TestHost {
         self.run("/sbin/ldconfig", &["-r", "host"]);
     }
 
-    /// The container's root, as it is in the beginning.
+    /// Makes the container's root anew.
     pub fn root(&self) {
         let _ = fs::remove_dir_all(self.path("ct"));
         for folder in ["bin", "proc", "dev", "etc", "usr/bin", "tmp", &libraries()] {
@@ -145,8 +145,8 @@ impl TestHost {
         assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// Runs a script in a mount namespace of its own, in the stage's folder. It knows `$CLI`, which looks at the made-up
-    /// host, and `mounts`, which gives a container's root its proc and dev.
+    /// Runs a script in its own mount namespace, in the test's folder. The script has `$CLI`, `cli` (which uses the fake host),
+    /// and `mounts` ([`MOUNTS`]).
     pub fn script(&self, script: &str) -> Output {
         let cli = env!("CARGO_BIN_EXE_mpu-container");
         let script = format!(
@@ -167,7 +167,7 @@ impl TestHost {
     }
 }
 
-/// Every path below a directory, with what it is and its size: what must not change.
+/// Every path below a directory, with its kind and size, for comparison.
 pub fn tree(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];

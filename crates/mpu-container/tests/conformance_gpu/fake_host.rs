@@ -44,7 +44,7 @@ impl Host {
         self.write("config.toml", &text);
     }
 
-    /// Writes a specification whose environment has these variables; an odd one, so that rewriting it would show.
+    /// Writes a specification whose environment has these variables, in an unusual format, so that a rewrite is visible.
     pub fn write_spec_with_env(&self, env: &[&str]) {
         let mut spec = base_spec();
         spec["process"]["env"] = json!(["PATH=/bin"]);

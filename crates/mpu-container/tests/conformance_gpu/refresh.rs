@@ -1,4 +1,4 @@
-//! The program `refresh`, through the executable.
+//! The program `refresh`, as a process.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::fake_host::Host;
 
-/// Ended when the test is.
+/// Killed on drop.
 struct Watching(Child);
 
 impl Drop for Watching {
@@ -16,12 +16,12 @@ impl Drop for Watching {
     }
 }
 
-/// A package replaces the executable by renaming, and a service that is not started anew goes on in the old one.
+/// A package replaces the executable by renaming. A service that is not restarted continues in the old one.
 #[test]
 fn hook_path_survives_program_replacement() {
     let host = Host::new();
     let (program, output) = (host.at("mpu-container"), host.at("nvidia.yaml"));
-    // By another process: what another test starts meanwhile would inherit a descriptor that is open for writing.
+    // Another process copies: a child of another test would inherit a descriptor of ours that is open for writing.
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_mpu-container")).arg(&program).status().unwrap().success());
     let mut watch = Command::new(&program);
     watch.args(["refresh", "--watch", "--driver-root"]).arg(host.at("driver")).arg("--output").arg(&output);

@@ -1,8 +1,8 @@
 // A program in a container that calls ioctl and prints each result.
 //
-//   caller call HEX...     each request on a descriptor that is not open: who refuses it shows by the error's number
+//   caller call HEX...     each request on a descriptor that is not open; the errno shows what refused it
 //   caller call32 HEX...   the same as a 32-bit program does it (x86 only)
-//   caller sweep           every number and size there is, with changing other bits: how often which error
+//   caller sweep           every number and size, with changing other bits: the count of each errno
 //   caller usual           requests that every program makes, on real files
 //   caller hold            waits to be killed
 //
@@ -24,7 +24,7 @@ static int refused_with(unsigned long request) {
 #ifdef __x86_64__
 static int refused_with_32(unsigned long request) {
     long result;
-    // Number 54 of the 32-bit table.
+    // ioctl is number 54 of the 32-bit table.
     __asm__ volatile("int $0x80" : "=a"(result) : "a"(54L), "b"(-1L), "c"(request), "d"(0L) : "memory", "r8", "r9", "r10", "r11");
     return (int)-result;
 }
@@ -36,7 +36,7 @@ static int sweep(void) {
     for (uint32_t size = 0; size < 0x4000; size++)
         for (uint32_t number = 0; number < 0x100; number++) {
             other = other * 1664525u + 1013904223u;
-            // Type and direction, and the register's upper half, of which the kernel sees nothing.
+            // Varies type, direction, and the register's upper half, which the kernel discards.
             unsigned long request = size << 16 | number | (other & 0xc000ff00u);
             request |= (unsigned long)(other >> 3) << 32;
             of[refused_with(request) & 0xff]++;

@@ -19,11 +19,11 @@ pub struct Host {
 
 /// Result of a container's run.
 pub struct RunResult {
-    /// What its program, the wrapper and the runtime wrote.
+    /// Output of its program, the wrapper and the runtime.
     pub output: String,
     /// Whether it was created and started, and the script succeeded.
     pub succeeded: bool,
-    /// Its specification as the runtime had it.
+    /// Its specification as the runtime got it.
     pub spec: Value,
     pub log: String,
 }
@@ -39,7 +39,7 @@ impl RunResult {
 }
 
 impl Host {
-    /// With each runtime that is there.
+    /// Runs a test with each installed runtime.
     pub fn each(mut test: impl FnMut(&Host)) {
         if !rustix::process::geteuid().is_root() {
             return println!("skipped: not root, who alone can make containers with every namespace");
@@ -70,7 +70,7 @@ impl Host {
         self.dir.path().join(path)
     }
 
-    /// Writes the configuration, with more for its last section.
+    /// Writes the configuration, with additional lines for its last section.
     pub fn configure(&self, low: &std::path::Path, policy: &str) {
         let (cdi, log, socket) = (self.at("cdi"), self.at("debug.log"), self.at("run/listener.sock"));
         let text = format!(
@@ -86,12 +86,12 @@ impl Host {
         fs::write(self.at("cdi/nvidia.json"), file.to_string()).unwrap();
     }
 
-    /// An engine where the configuration says.
+    /// An engine at the configuration's socket.
     pub fn engine(&self) -> Engine {
         Engine::at(&self.at("run/listener.sock"))
     }
 
-    /// A container whose program is the caller with these words, as an engine describes it.
+    /// A container whose program is the caller with these arguments, as an engine describes it.
     pub fn spec(&self, words: &[&str]) -> Value {
         let mut spec = base_spec();
         spec["process"]["args"] = [&["caller"], words].concat().into();
@@ -100,7 +100,7 @@ impl Host {
         spec
     }
 
-    /// Creates, starts, does what the script says, waits for the end, deletes.
+    /// Creates and starts a container, runs the script, waits for the container's end, and deletes it.
     pub fn run(&self, spec: &Value, script: &str) -> RunResult {
         fs::write(self.at("bundle/config.json"), spec.to_string()).unwrap();
         let _ = fs::remove_file(self.at("debug.log"));
@@ -113,7 +113,7 @@ impl Host {
         }
     }
 
-    /// The container's name: its cgroup is the host's.
+    /// The container's name, unique on this machine: its cgroup has the same name.
     pub fn name(&self) -> String {
         let folder = self.dir.path().file_name().unwrap_or_default().to_string_lossy();
         format!("notify-{}-{}", self.runtime, folder.trim_start_matches('.'))

@@ -2,7 +2,7 @@
 //!
 //! RM controls get an error that no driver returns, so that a program can recognize the engine's answer; wrapped requests continue.
 //!
-//! Outside truth: OCI runtime specification 1.2, `config-linux.md`: "The container process state".
+//! Source: OCI runtime specification 1.2, `config-linux.md`: "The container process state".
 
 use std::fs;
 use std::io::IoSliceMut;
@@ -23,7 +23,7 @@ use crate::sys::{self, Response};
 /// The answer to RM controls: "Invalid cross-device link".
 pub const ENGINE_ERRNO: i32 = libc::EXDEV;
 
-/// Builds the program that calls (`caller.c`), static.
+/// Builds the calling program (`caller.c`), statically linked.
 pub fn build_caller(at: &Path) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/notify/caller.c");
     let built = Command::new("cc").args(["-static", "-O1", "-o"]).arg(at).arg(source).status().expect("cc runs");
@@ -34,11 +34,11 @@ pub fn build_caller(at: &Path) {
 struct Record {
     containers: Vec<Value>,
     calls: Vec<(String, u64)>,
-    /// Connections that brought nothing.
+    /// Connections without a message.
     probes: usize,
 }
 
-/// A socket with an engine behind it, for as long as the value lives.
+/// An engine at a socket, until dropped.
 pub struct Engine {
     path: PathBuf,
     record: Arc<Mutex<Record>>,
@@ -60,17 +60,17 @@ impl Engine {
         Engine { path: path.into(), record }
     }
 
-    /// What runtimes have sent, in its order.
+    /// The messages of runtimes, in order.
     pub fn containers(&self) -> Vec<Value> {
         self.record.lock().expect("no panic").containers.clone()
     }
 
-    /// Containers and the requests that they made.
+    /// Containers, each with a request that it made.
     pub fn calls(&self) -> Vec<(String, u64)> {
         self.record.lock().expect("no panic").calls.clone()
     }
 
-    /// How many connections brought nothing; the wrapper's do. Waits for the first.
+    /// The number of connections without a message, such as the wrapper's. Waits for the first.
     pub fn probes(&self) -> usize {
         let began = Instant::now();
         loop {
@@ -85,7 +85,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // No program finds it any more.
+        // No program can connect any more.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -106,12 +106,12 @@ fn serve(stream: &UnixStream, record: &Mutex<Record>) {
         let Ok(call) = sys::receive(&listener) else { continue };
         record.lock().expect("no panic").calls.push((id.clone(), call.request));
         let response = if call.request & 0xff == 0x2a { Response::Error(ENGINE_ERRNO) } else { Response::Continue };
-        // A caller that was killed meanwhile wants no answer.
+        // A caller that was killed meanwhile needs no answer.
         let _ = sys::respond(&listener, &call, response);
     }
 }
 
-/// One message with one descriptor; none if the other side leaves without.
+/// One message with one descriptor; none if the peer closes without it.
 fn receive(stream: &UnixStream) -> Option<(Value, OwnedFd)> {
     let (mut text, mut descriptor) = (Vec::new(), None);
     loop {

@@ -23,7 +23,7 @@ use listener::{ENGINE_ERRNO, Engine};
 use profiles::{profiles, usual_profile};
 use serde_json::{Value, json};
 
-/// RM control in its usual form, as another type and direction, what fetches an event, and the wrapped form.
+/// An RM control in its usual form, one with another type and direction, the fetch of an event, and the wrapped form.
 const REQUESTS: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];
 
 /// Output of `caller call` for these requests: the engine answers its own, all others reach the file.
@@ -85,7 +85,7 @@ fn other_ioctls_are_unchanged() {
             spec["process"]["env"].as_array_mut().unwrap().push(json!("MPU_NOTIFY=off"));
             assert_eq!(host.run(&spec, "").output, with.output, "{} {name}", host.runtime);
             assert_eq!(engine.calls(), []);
-            // All 2²² numbers and sizes, as libseccomp has put them into a program: one of them is answered, two passed on.
+            // All 2²² numbers and sizes through libseccomp's filter: one of them is answered, two continue.
             spec = host.spec(&["sweep"]);
             spec["linux"]["seccomp"] = profile;
             let swept = host.run(&spec, "");
@@ -102,13 +102,13 @@ fn other_ioctls_are_unchanged() {
 #[test]
 fn user_namespace_calls_reach_engine() {
     Host::each(|host| {
-        // Its root is another user on the host, who has to get to the root's folder and make folders in it.
+        // The container's root is another user on the host, who must reach the root's folder and make folders in it.
         for folder in ["", "bundle"] {
             fs::set_permissions(host.at(folder), fs::Permissions::from_mode(0o755)).unwrap();
         }
         let chown = Command::new("chown").args(["-R", "100000:100000"]).arg(host.at("bundle/rootfs")).status();
         assert!(chown.unwrap().success());
-        // No runtime makes nodes in a user namespace: runtimes mount the host's, which has the same path there.
+        // No runtime makes nodes in a user namespace: runtimes mount the host's node, which has the same path there.
         let node = host.at("nvidiactl");
         assert!(Command::new("mknod").arg(&node).args(["c", "1", "3"]).status().unwrap().success());
         host.write_cdi_file(json!({"path": node}));
@@ -177,7 +177,7 @@ fn excluded_container_starts_with_logged_reason() {
             assert_eq!(result.spec["linux"]["seccomp"], spec["linux"]["seccomp"], "{why}");
             assert!(engine.containers().is_empty() && engine.calls().is_empty());
         }
-        // No engine listens: neither before there was one, nor after.
+        // No engine listens: first before one has started, then after it has ended.
         for _ in 0..2 {
             let result = host.run(&plain(usual_profile()), "");
             result.check(
@@ -224,7 +224,7 @@ fn notify_policy_is_applied() {
     });
 }
 
-/// Who comes in later has a filter and a listener of their own, under the same container's name.
+/// A program that enters later has its own filter and listener, under the same container's name.
 #[test]
 fn executed_programs_reach_engine() {
     Host::each(|host| {
@@ -251,7 +251,7 @@ fn executed_programs_reach_engine() {
     });
 }
 
-/// A running container needs the socket for these; described in docs/container/notify.md.
+/// An exec into a running container needs the socket (docs/container/notify.md).
 #[test]
 fn missing_socket_blocks_exec_only() {
     Host::each(|host| {
@@ -268,7 +268,7 @@ fn missing_socket_blocks_exec_only() {
             result.output
         );
         assert_eq!(engine.containers().len(), 1);
-        // An engine on the way out still takes who comes in later, and no container that is made now.
+        // A retired engine still takes programs that enter later, but no new container.
         let engine = host.engine();
         let script = "touch ../run/retired; r exec $C caller call c020462a; r kill $C KILL";
         let result = host.run(&host.spec(&["hold"]), script);

@@ -1,8 +1,8 @@
-//! Seccomp profiles of containers: none, one of the kind that engines have, one that allows by default.
+//! Seccomp profiles of containers: none, one like those of engines, one that allows by default.
 
 use serde_json::{Value, json};
 
-/// A profile of the kind that engines have: names that are allowed, ioctl among them, and all else an error.
+/// A profile like those of engines: it allows the named calls, ioctl among them, and refuses all others.
 pub fn usual_profile() -> Value {
     let names = "\
         accept access arch_prctl bind brk capget capset chdir clock_gettime clone clone3 close close_range connect dup dup2 dup3 \

@@ -1,6 +1,6 @@
 //! The two requests of a seccomp listener: take a call, answer it.
 //!
-//! Outside truth: the kernel's `include/uapi/linux/seccomp.h` and seccomp_unotify(2).
+//! Source: the kernel's `include/uapi/linux/seccomp.h` and seccomp_unotify(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,11 +12,11 @@ const RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
 const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 const _: () = assert!(size_of::<libc::seccomp_notif>() == 0x50 && size_of::<libc::seccomp_notif_resp>() == 0x18);
 
-/// What becomes of a call.
+/// The response to a call.
 pub enum Response {
-    /// The kernel makes it, as without a listener.
+    /// The kernel executes it, as without a listener.
     Continue,
-    /// It fails with this number.
+    /// It fails with this errno.
     Error(i32),
 }
 

@@ -1,4 +1,4 @@
-//! What our stack adds to a container's start: `./x bench --containers`. A measurement, so no test runs it unasked.
+//! Measures what mpu-container adds to a container's start: `./x bench --containers`. No test run includes it.
 
 use crate::container::Container;
 use crate::host::{Driver, Host, R550};
@@ -11,16 +11,16 @@ const STARTS: u32 = 100;
 /// The kind with an engine that listens; containers have no profile of their own then.
 const WITH_ENGINE: &str = "the same, with a notify engine";
 
-/// What a start is compared with: the runtime alone, or the runtime alone with the driver's mounts and nodes in the
-/// container. What the runtime itself takes for those is not ours.
+/// The baseline of a start: the runtime alone, or the runtime alone with the driver's mounts and nodes, whose cost is the
+/// runtime's own.
 #[derive(Clone, Copy, PartialEq)]
 enum Base {
     Plain,
     Mounts,
 }
 
-/// A kind of start: its name, the mode, whether it asks for a GPU, and by what it is created; what it may add, in
-/// milliseconds, and to what.
+/// A kind of start: its name, the mode, whether it requests a GPU, and the program that creates it; the permitted
+/// addition in milliseconds, and its baseline.
 type Kind = (&'static str, &'static str, bool, &'static str, Option<(u32, Base)>);
 
 const KINDS: [Kind; 7] = [
@@ -30,11 +30,11 @@ const KINDS: [Kind; 7] = [
     ("wrapper, CDI edits made at once", "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
     (WITH_ENGINE, "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
     ("wrapper, CDI file", "cdi", true, WRAPPER, Some((10, Base::Mounts))),
-    // What the prestart hook mounts, runc does not.
+    // The prestart hook makes the mounts, not runc.
     ("wrapper, hook and container CLI", "legacy", true, WRAPPER, Some((10, Base::Mounts))),
 ];
 
-/// The kind that is runc's own part of a GPU.
+/// The kind with runc's own cost of a GPU.
 const MOUNTS: &str = "runc alone, with the driver's mounts";
 
 #[test]
@@ -80,8 +80,7 @@ fn ms(us: u64) -> String {
     format!("{}.{} ms", us / 1000, us % 1000 / 100)
 }
 
-/// Microseconds from asking for a container until it is created: by then all of our work is done. A tenth of them take less than the
-/// first, half of them less than the second, and a tenth more than the third.
+/// The 10th, 50th and 90th percentile of the time to create a container, in microseconds. All of our work is done by then.
 fn percentiles(host: &Host, container: &Container, program: &str) -> [u64; 3] {
     let folder = container.folder();
     host.write(&format!("{folder}/request.json"), &container.config.to_string());

@@ -1,7 +1,7 @@
-//! Two nodes with containerd each, whose pods come as a kubelet brings them: by CRI (`cri.rs`), with the devices that a device plugin hands
-//! out, or by a RuntimeClass. On one node an engine of MPU's listens.
+//! Two nodes with containerd, whose pods are made as by a kubelet: by CRI (`cri.rs`), with devices of a device plugin, or by a RuntimeClass.
+//! On one node the notify engine listens.
 //!
-//! What a kubelet, a scheduler and an API server do is not here: pods are put on nodes by hand, and share the node's network. Debian's
+//! There is no kubelet, scheduler or API server: the test puts pods on nodes, and they share the node's network. Debian's
 //! containerd (2.1 in sid) lets no NRI plugin set a seccomp profile, so the wrapper is its default runtime; `crates/mpu/tests/nri` has NRI.
 
 use crate::cri::{Engine as Cri, Pod};
@@ -12,17 +12,17 @@ use crate::wrapper::configure;
 
 const IMAGE: &str = "localhost/rig:1";
 
-/// Starts the node's engine, and waits until it answers.
+/// Starts the node's containerd, and waits until it answers.
 const CONTAINERD: &str = "containerd > /tmp/containerd.log 2>&1 & echo $! > /tmp/containerd.pid; \
     for i in $(seq 300); do ctr version > /dev/null 2>&1 && exit; sleep 0.1; done; cat /tmp/containerd.log >&2; exit 1";
 
-/// A node whose containerd is configured as an administrator of a GPU node does it.
+/// A node whose containerd is configured as by an administrator of a GPU node.
 fn node() -> Option<(Host, Cri)> {
     let host = Host::start(Driver::Newest(R550, 1))?;
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
     configure(&host, "auto", "/usr/bin/rig-runc");
     build_caller(&host.path(CALLER));
-    // A machine that tests in a container may not make processes dearer than itself. No network can be made: pods share the node's, and its names.
+    // In a container, this machine may not lower oom_score_adj below its own. No network can be made: pods share the node's, and its names.
     for name in ["hosts", "resolv.conf", "hostname"] {
         host.write(&format!("/etc/{name}"), "");
     }
@@ -69,8 +69,8 @@ fn pod_calls_reach_engine_of_node() {
         (Pod { name: "device-confined", confined: true, ..by_device.clone() }, true),
         (Pod { name: "class", ..by_class.clone() }, true),
         (Pod { name: "class-confined", confined: true, ..by_class.clone() }, true),
-        // Its PID namespace is its sandbox's, and named by a process there. (A pod with hostPID names the machine's own, which a node of this
-        // rig is not in: this test cannot check it.)
+        // Its PID namespace is its sandbox's, by the path of a process there. (hostPID is the machine's namespace, which a node of this rig is
+        // not in: this test cannot check it.)
         (Pod { name: "shared", shares_pids: true, ..by_device.clone() }, true),
         (Pod { name: "off", env: &[("MPU_NOTIFY", "off")], ..by_device.clone() }, false),
         (Pod { name: "no-gpu", confined: true, ..Pod::default() }, false),
@@ -79,7 +79,7 @@ fn pod_calls_reach_engine_of_node() {
         calls += usize::from(is_intercepted);
         assert_eq!(engine.calls().len(), calls, "{}", pod.name);
     }
-    // The other node's pods are not this engine's, and start as without MPU.
+    // Pods of the other node, which has no engine, start as without MPU.
     for pod in [Pod { name: "device", ..by_device }, Pod { name: "class", confined: true, ..by_class }] {
         assert_eq!(output(&second, &pod), unanswered(), "{} on the second node", pod.name);
     }

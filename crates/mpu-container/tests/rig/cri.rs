@@ -1,9 +1,9 @@
 //! A container engine as a kubelet drives it: by CRI, which is gRPC over the engine's socket.
 //!
-//! Debian has no crictl in any of its archives, so the calls are made here: HTTP/2 by hyper, messages by their fields. Only what a kubelet
-//! does for one pod: sandbox, container, start, state, log, end.
+//! Debian has no crictl in any of its archives, so this file makes the calls: HTTP/2 by hyper, messages by their fields. It has only a
+//! kubelet's calls for one pod: sandbox, container, start, state, log, end.
 //!
-//! Outside truth: `staging/src/k8s.io/cri-api/pkg/apis/runtime/v1/api.proto` of Kubernetes.
+//! Source: `staging/src/k8s.io/cri-api/pkg/apis/runtime/v1/api.proto` of Kubernetes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 
-/// How long an engine may take for a call, and a container for its end.
+/// Time limit of an engine's call, and of a container's run.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whose namespace a container has, as `NamespaceMode` counts.
+/// Values of `NamespaceMode`.
 const OF_POD: i32 = 0;
 const OF_CONTAINER: i32 = 1;
 const OF_NODE: i32 = 2;
@@ -116,14 +116,14 @@ messages! {
     Nothing {}
 }
 
-/// What a pod's only container is to be.
+/// A pod with one container.
 #[derive(Clone, Default)]
 pub struct Pod<'a> {
-    /// Its name, which no other pod of the node has.
+    /// Its name, unique on the node.
     pub name: &'a str,
     /// The pod's RuntimeClass; "" is none.
     pub runtime_class: &'a str,
-    /// The devices that a device plugin hands out.
+    /// The devices of a device plugin.
     pub cdi: &'a [&'a str],
     pub env: &'a [(&'a str, &'a str)],
     /// `shareProcessNamespace: true`.
@@ -131,11 +131,11 @@ pub struct Pod<'a> {
     /// `seccompProfile: {type: RuntimeDefault}`.
     pub confined: bool,
     pub command: &'a [&'a str],
-    /// Files of the node, at their own places.
+    /// Files of the node, mounted at the same paths.
     pub mounts: &'a [&'a str],
 }
 
-/// An engine's socket, and where its pods' cgroups and logs go.
+/// An engine's socket, and the parent of its pods' cgroups.
 pub struct Engine {
     socket: PathBuf,
     cgroup: String,
@@ -146,7 +146,7 @@ impl Engine {
         Engine { socket, cgroup }
     }
 
-    /// Runs a pod to its end, as a kubelet would: its exit code, and where on the node its log is.
+    /// Runs a pod to its end, as a kubelet would. Returns its exit code, and its log's path on the node.
     pub fn run(&self, image: &str, pod: &Pod<'_>) -> Result<(i32, String), String> {
         let logs = format!("/tmp/logs/{}", pod.name);
         let pid = if pod.shares_pids { OF_POD } else { OF_CONTAINER };
@@ -227,7 +227,7 @@ async fn exchange(socket: &Path, method: &str, request: &impl Message) -> Result
     let begun = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (mut sender, connection) = begun.map_err(|error| words(&error))?;
     tokio::spawn(connection);
-    // A message is prefixed by whether it is compressed, and by its length.
+    // A message has a prefix: the compression flag and the length.
     let message = request.encode_to_vec();
     let body = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
     let request = Request::post(format!("http://localhost/runtime.v1.RuntimeService/{method}"))
@@ -238,7 +238,7 @@ async fn exchange(socket: &Path, method: &str, request: &impl Message) -> Result
     let answer = sender.send_request(request).await.map_err(|error| words(&error))?;
     let head = answer.headers().clone();
     let body = answer.into_body().collect().await.map_err(|error| words(&error))?;
-    // An error that comes without a message has its status in the head.
+    // An error without a message has its status in the head.
     let trailers = body.trailers().cloned().unwrap_or(head);
     let of = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     match of("grpc-status").as_str() {

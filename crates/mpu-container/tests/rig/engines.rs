@@ -1,6 +1,6 @@
 //! podman, Docker and containerd as users run them: by CDI name, by `--runtime`, by `--gpus`. Each runs first without our programs.
 //!
-//! The engines keep everything in the host's /run and /var/lib, which are gone with it. The low-level runtimes go by the rig's names
+//! The engines keep everything in the host's /run and /var/lib, which end with the host. The low-level runtimes have the rig's names
 //! (`low.sh`).
 
 use crate::facts;
@@ -37,10 +37,10 @@ pub fn image(host: &Host) {
     host.ok("tar -C /rig/trees/root-glibc -cf /tmp/image.tar .");
 }
 
-/// Docker with our runtime, which goes by `nvidia`, configured with these options, and the image `glibc`.
+/// Starts Docker with our runtime as `nvidia`, configured with these options, and the image `glibc`.
 pub fn docker_up(host: &Host, options: &str) {
     image(host);
-    // What an administrator types, and then what keeps this engine to itself.
+    // An administrator's command, then settings that isolate this engine.
     host.ok(&format!("nvidia-ctk runtime configure --runtime=docker --cdi.enabled {options}"));
     host.ok(&format!(
         "jq '. + {{iptables: false, ip6tables: false, bridge: \"none\", \"cgroup-parent\": \"/rig-{}-docker\"}} \
@@ -106,7 +106,7 @@ fn docker_by_runtime_by_gpus_and_by_device() {
         assert_sees_no_gpu(&docker("--runtime nvidia"), mode);
         assert_sees_gpus(&docker("--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=0"), &[0], mode);
     }
-    // `configure` takes out again what it put in.
+    // `configure --remove` removes its additions.
     host.ok("nvidia-ctk runtime configure --runtime=docker --remove");
     assert!(!host.ok("cat /etc/docker/daemon.json").contains("nvidia"));
     docker_down(&host);
@@ -144,11 +144,11 @@ fn containerd_has_runtime_until_it_is_removed() {
     assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
 }
 
-/// After another `nvidia-ctk` has been there, containerd reads the section of its file alone; ours takes that over.
+/// The drop-in file of another `nvidia-ctk` replaces containerd's own section. Ours replaces that runtime.
 #[test]
 fn containerd_drops_other_toolkits_runtime() {
     let Some(host) = Host::start(Driver::None) else { return };
-    // Of a file that is not there, it makes an error.
+    // containerd fails if the file is missing.
     let effective = || host.ok("[ ! -e /etc/containerd/config.toml ] || containerd config dump");
     let runtimes = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes";
     host.write("/etc/containerd/config.toml", "version = 2\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n");
@@ -166,7 +166,7 @@ fn containerd_drops_other_toolkits_runtime() {
     host.ok("nvidia-ctk runtime configure --runtime=containerd --remove");
     assert!(!effective().contains("nvidia"), "{}", effective());
 
-    // And a file of our own, which containerd takes for all that it knew before.
+    // Our own drop-in file must keep the existing runtimes, because containerd replaces the section by the file's.
     let existing = format!(
         "version = 2\n# theirs\n{runtimes}.runc]\nruntime_type = \"io.containerd.runc.v2\"\n{runtimes}.runc.options]\n\
          SystemdCgroup = true\n"
@@ -184,7 +184,7 @@ fn containerd_drops_other_toolkits_runtime() {
     assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
 }
 
-/// The environment that the GPU Operator gives its toolkit container for a driver on the host and CDI, its default.
+/// The environment of the GPU Operator's toolkit container, for a driver on the host and CDI (its default).
 const OPERATORS: &str = "RUNTIME=containerd ROOT=/usr/local/nvidia TOOLKIT_PID_FILE=/run/nvidia/toolkit/toolkit.pid \
     NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=management.nvidia.com/gpu NVIDIA_VISIBLE_DEVICES=void NRI_NAMESPACE=gpu-operator \
     CDI_ENABLED=true NVIDIA_RUNTIME_SET_AS_DEFAULT=false NVIDIA_CONTAINER_RUNTIME_MODE=cdi CRIO_CONFIG_MODE=config \
@@ -193,7 +193,7 @@ const OPERATORS: &str = "RUNTIME=containerd ROOT=/usr/local/nvidia TOOLKIT_PID_F
     RUNTIME_SOCKET=/runtime/sock-dir/containerd.sock CONTAINERD_SOCKET=/runtime/sock-dir/containerd.sock \
     NVIDIA_DRIVER_ROOT=/ DRIVER_ROOT_CTR_PATH=/host NVIDIA_DEV_ROOT=/ DEV_ROOT_CTR_PATH=/host";
 
-/// The folders that its pod has from the host, in their places.
+/// The host's folders at their places in that pod.
 const POD: &str = "mkdir -p /host /etc/containerd/conf.d /runtime/config-dir /runtime/config-dir.d /runtime/sock-dir; mount --rbind / /host; \
     mount -o remount,bind,ro /host; mount --bind /etc/containerd /runtime/config-dir; \
     mount --bind /etc/containerd/conf.d /runtime/config-dir.d; mount --bind /run/containerd /runtime/sock-dir";
@@ -227,7 +227,7 @@ fn installer_configures_running_containerd() {
     for line in ["default-kind = \"management.nvidia.com/gpu\"", "mode = \"cdi\"", "runtimes = [\"runc\", \"crun\"]"] {
         assert!(config.contains(line), "{line}: {config}");
     }
-    // What management containers get, by paths of the host.
+    // Management containers get these, by host paths.
     let spec = host.ok("cat /var/run/cdi/management.nvidia.com-gpu.yaml");
     assert!(spec.contains("/dev/nvidia0") && spec.contains("libcuda.so.550") && !spec.contains("/host"), "{spec}");
     host.ok("kill $(cat /run/nvidia/toolkit/toolkit.pid)");

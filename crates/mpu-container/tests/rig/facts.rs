@@ -1,12 +1,12 @@
 //! Files below /proc/driver/nvidia for fake GPUs, and their device nodes.
 //!
-//! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c`; the layout of a real H200's files.
+//! Source: NVIDIA's open kernel modules, `nv-procfs.c`; the layout of a real H200's files.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// Characters of the devices' majors besides NVIDIA's own 195.
+/// The major number of nvidia-uvm; the other nodes have 195.
 pub const UVM_MAJOR: u32 = 235;
 
 pub fn uuid(gpu: u32) -> String {

@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use crate::facts;
 
-/// What the host has of a driver.
+/// The driver of a host.
 #[derive(Clone, Copy)]
 pub enum Driver {
     None,
@@ -18,7 +18,7 @@ pub enum Driver {
     Release(&'static str, u32),
     /// The same on a host with the newest containerd.
     Newest(&'static str, u32),
-    /// The same, but the files are those of a driver container: in [`ELSEWHERE`], and nowhere else.
+    /// The same, but the files are those of a driver container, only in [`ELSEWHERE`].
     Contained(&'static str, u32),
     /// [`R550`] and so many GPUs, on another host than the engines': one of `[[tools]]` in `xtask/rig.toml`.
     Tools(&'static str, u32),
@@ -28,7 +28,7 @@ pub enum Driver {
 pub const R550: &str = "550.163.01";
 pub const R535: &str = "535.261.03";
 
-/// Where driver containers show their root to the host.
+/// The root of driver containers on the host.
 pub const ELSEWHERE: &str = "/run/nvidia/driver";
 
 pub struct Host {
@@ -131,7 +131,7 @@ impl Host {
         command.stdin(Stdio::null()).output().expect("nsenter runs")
     }
 
-    /// What a script writes, however it ends.
+    /// The output of a script, whatever its exit status.
     pub fn output(&self, script: &str) -> String {
         let done = self.sh(script);
         String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()

@@ -2,7 +2,7 @@
 # `xtask/rig.toml` under an overlay, so that every change to it can be read off the overlay's upper layer.
 #
 # From the environment: TREES, HOST (a tree's name), WORK (an empty folder), PROGRAM (mpu-container), NODES (`name major minor` a line).
-# $WORK/facts is what /proc/driver shows, $WORK/devices what /proc/devices shows.
+# $WORK/facts has the files of /proc/driver, $WORK/devices is /proc/devices.
 set -eu
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 rig "$WORK/rig"
@@ -20,7 +20,7 @@ done
 
 mount -t proc proc "$new/proc"
 mount --rbind /sys "$new/sys"
-# crun takes no hierarchy of controllers beside another that has some as well; where version 1 is in use, only that is shown.
+# crun refuses controllers in both cgroup versions. If version 1 is in use, only that is visible.
 umount "$new/sys/fs/cgroup/unified" 2>/dev/null || true
 mount -t tmpfs -o mode=755 dev "$new/dev"
 mkdir "$new/dev/pts" "$new/dev/shm" "$new/dev/mqueue"
@@ -51,7 +51,7 @@ mount -t tmpfs -o mode=755,uid=1000,gid=1000 user "$new/home/user"
 mkdir -p "$new/run/user/1000"
 chown 1000:1000 "$new/run/user/1000"
 
-# Facts of GPUs: in a real host every procfs shows them; here a runtime's new one does not, see `world.sh`.
+# Facts of GPUs. On a real host every procfs has them. Here a runtime's new procfs lacks them: see `world.sh`.
 if [ -e "$WORK/facts" ]; then
     mount -t tmpfs driver "$new/proc/driver"
     cp -a "$WORK/facts/." "$new/proc/driver/"
@@ -60,7 +60,7 @@ if [ -e "$WORK/facts" ]; then
 fi
 
 mount --bind "$rig" "$new/rig"
-# Who is not root gets a procfs of a container's own only where a whole one is to be seen, with nothing mounted over its parts.
+# A user who is not root can mount a new procfs only if a whole one is visible, without mounts over its parts.
 mkdir "$new/rig/trees" "$new/rig/proc"
 mount -t proc proc "$new/rig/proc"
 mount --bind "$TREES" "$new/rig/trees"
@@ -71,5 +71,5 @@ umount -l /old
 rmdir /old
 ip link set lo up 2>/dev/null || true
 echo ready
-# Bash reaps the orphans of a PID namespace. It stays until the test lets go of its input; the namespaces go with it.
+# Bash reaps the orphans of a PID namespace. It runs until the test closes its input; the namespaces end with it.
 exec /bin/bash -c 'while read -r _; do :; done'

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A low-level runtime under the name of `rig-runc` or `rig-crun`: that runtime, with the rig's world in every container as its first prestart
-# hook (`world.sh`). Engines have no way of their own to add one in each.
+# A low-level runtime by the name `rig-runc` or `rig-crun`: it adds `world.sh` to every container as the first prestart hook, and runs that
+# runtime. Engines cannot add a hook to each container.
 set -eu
 bundle=. creates=
 previous=

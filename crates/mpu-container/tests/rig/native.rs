@@ -1,5 +1,5 @@
-//! Engines that read CDI files themselves: Docker, podman and containerd give a container the driver's nodes and ask the wrapper for
-//! nothing. As the engine's runtime, the wrapper adds MPU's listener to such a container, and leaves all others unchanged.
+//! Engines that read CDI files themselves: Docker, podman and containerd give a container the driver's nodes and request
+//! nothing of the wrapper. As the engine's runtime, the wrapper adds MPU's listener to such a container, and leaves all others unchanged.
 
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};
@@ -11,11 +11,11 @@ use crate::wrapper::{WRAPPER, configure};
 /// How an engine names every GPU of the host.
 const ALL: &str = "--device nvidia.com/gpu=all";
 
-/// A host of this release of Debian's, and of the next one.
+/// Hosts of this Debian release, and of the next one.
 const STABLE: Driver = Driver::Release(R550, 1);
 const NEWEST: Driver = Driver::Newest(R550, 1);
 
-/// A host whose CDI files describe its GPU, with the program that calls.
+/// A host whose CDI files describe its GPU, with the calling program.
 fn described(driver: Driver, low: &str) -> Option<Host> {
     let host = Host::start(driver)?;
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
@@ -39,9 +39,9 @@ fn docker_cdi_container_reaches_engine() {
         (ALL, true),
         (&format!("{ALL} --user 1000 --security-opt no-new-privileges"), true),
         (&format!("{ALL} --security-opt seccomp=unconfined"), true),
-        // What an administrator gives by hand, under its own name or another's.
+        // Nodes that an administrator gives by hand, one under another name.
         ("--device /dev/nvidia0 --device /dev/nvidiactl:/dev/control", true),
-        // Every node of the host comes with all privileges.
+        // A privileged container gets every node of the host.
         ("--privileged", true),
         (&format!("{ALL} --env MPU_NOTIFY=off"), false),
         (&format!("{ALL} --pid host"), false),
@@ -94,13 +94,13 @@ fn containerd_cdi_container_reaches_engine() {
     assert_eq!(engine.calls().len(), 2);
 }
 
-/// Who holds no node of the driver's stays as it came, to the last byte, though an engine listens.
+/// Without a node of the driver, the configuration stays the same byte for byte, although an engine listens.
 #[test]
 fn config_without_nodes_is_unchanged() {
     let Some(host) = described(STABLE, "/usr/bin/runc") else { return };
     let container = Container::new(&host, "glibc", &["/bin/true"]);
     let bundle = container.folder();
-    // Not as this program would write it: spaces, escapes, a number with a nought too many.
+    // Unlike this program's own output: spaces, escapes, a number with a superfluous zero.
     let text = container.config.to_string().replacen('{', "{ \"x\": 1.500, \"\\u0079\": \"\\u00e9\",  ", 1);
     host.write(&format!("{bundle}/config.json"), &text);
     let engine = Engine::at(&host.path(SOCKET));

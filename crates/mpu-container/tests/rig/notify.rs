@@ -1,6 +1,6 @@
-//! The notify engine's listener with engines as people use them, under the profiles that those engines bring.
+//! The notify engine's listener with real container engines, under their own profiles.
 //!
-//! The engine that listens is in this test (`listener.rs`), behind a socket of the host's; `caller.c` is the program that calls.
+//! The notify engine is in this test (`listener.rs`), at a socket of the host. `caller.c` is the calling program.
 
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};
@@ -8,14 +8,14 @@ use crate::host::{Driver, Host, R550};
 use crate::listener::{ENGINE_ERRNO, Engine, build_caller};
 use crate::wrapper::{MODES, WRAPPER, configure};
 
-/// Where the engine listens unless config.toml says otherwise.
+/// The engine's socket by default.
 pub const SOCKET: &str = "/run/mpu/notify/listener.sock";
-/// Where the program that calls lies in the host, and in containers.
+/// The calling program's path on the host and in containers.
 pub const CALLER: &str = "/tmp/caller";
-/// An RM control, and the size of a terminal.
+/// An RM control, and the request for a terminal's size.
 pub const CALLS: &str = "call c020462a 5413";
 
-/// What the program says where an engine answers.
+/// The program's output if an engine answers.
 pub fn answered() -> String {
     format!("c020462a {ENGINE_ERRNO}\n5413 {}\n", libc::EBADF)
 }
@@ -78,7 +78,7 @@ fn docker_profile_gets_listener() {
     let states = engine.containers();
     let [.., first, executed] = states.as_slice() else { panic!("{states:?}") };
     assert_eq!(first["state"]["id"], executed["state"]["id"]);
-    // Made anew, it is a new decision.
+    // A restart decides anew.
     drop(engine);
     host.ok(&format!("docker restart --time 0 {name}"));
     assert_eq!(host.ok(&format!("docker exec {name} {CALLER} {CALLS}; sleep 0.3")), unanswered());
@@ -109,7 +109,7 @@ fn podman_profile_gets_listener() {
             let output = host.ok(&format!("podman run --rm {} {CALLS}", options(more)));
             assert_eq!(output, expected, "{low} {more}");
         }
-        // A container that is made, and started some time later: crun has its connection, and no message, for as long.
+        // A container that starts some time after its creation: until then, crun's connection has no message.
         let name = host.ok(&format!("podman create {} hold", options("--security-opt no-new-privileges")));
         let name = name.trim();
         let before = engine.containers().len();

@@ -10,7 +10,7 @@ use crate::wrapper::{MODES, WRAPPER, configure};
 const LOOK: &str = "cd /proc/driver/nvidia/gpus && for gpu in *; do \
     echo $gpu $(busybox sed -n 's/^Device Minor:[[:space:]]*//p' $gpu/information); done";
 
-/// What [`LOOK`] says of these GPUs.
+/// The output of [`LOOK`] for these GPUs.
 fn expected_gpus(gpus: &[u32]) -> String {
     gpus.iter().map(|gpu| format!("{} {gpu}\n", bus(*gpu))).collect()
 }
@@ -30,7 +30,7 @@ fn proc_lists_own_gpus_only() {
                 result.err
             );
         }
-        // Who asks for none sees what the kernel shows.
+        // A container that requests no GPU sees the kernel's own files.
         let result = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).run(WRAPPER);
         assert!(result.ok && result.out == expected_gpus(&[0, 1, 2]), "{mode} {low}: {}{}", result.out, result.err);
     }
@@ -56,7 +56,7 @@ fn engine_cdi_lists_own_gpus_only() {
                 "{run}{devices}"
             );
         }
-        // A container that has the nodes has the facts, however it got the nodes.
+        // A container with the nodes has their files, however it got the nodes.
         let more = "--device nvidia.com/gpu=1 --device /dev/nvidia2";
         assert_eq!(
             host.ok(&format!("{run} {more} glibc sh -c '. /tmp/look; sleep 0.3'")),
@@ -67,7 +67,7 @@ fn engine_cdi_lists_own_gpus_only() {
     docker_down(&host);
 }
 
-/// A container that is given the host's own procfs, in a way that changes in it are the host's.
+/// A container with the host's own procfs, mounted so that changes in it would be the host's.
 #[test]
 fn shared_host_procfs_is_unchanged() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };

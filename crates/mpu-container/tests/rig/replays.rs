@@ -1,10 +1,10 @@
-//! Published escapes, replayed with real runc: what an image can do to a program that injects into it.
+//! Published escapes, replayed with real runc: attacks of an image on a program that injects into it.
 //!
 //! Each image tries to reach the host: by links where files are mounted or written, by swapping them meanwhile, by its environment. The
 //! container gets an error or a result within its own root; the host's tree stays as it was, and a file that only the host has is found
 //! nowhere in the container.
 //!
-//! Outside truth: CVE-2024-0132 and CVE-2025-23359 (links and races at mount targets), CVE-2025-23266 (environment of hooks).
+//! Source: CVE-2024-0132 and CVE-2025-23359 (links and races at mount targets), CVE-2025-23266 (environment of hooks).
 
 use std::process::Command;
 
@@ -14,8 +14,8 @@ use crate::container::{Container, RunResult};
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::{MODES, WRAPPER, configure};
 
-/// Looks for the host's file by name and length, everywhere but where the kernel's own trees are. An image's link may well give its name to
-/// a mount point of the container's own.
+/// Searches for the host's file by name and length, outside the kernel's own trees. The name alone is not enough: through an image's link, a
+/// mount point of the container's own can get it.
 const SEARCH: &str =
     "/usr/bin/busybox find / -path /proc -prune -o -path /sys -prune -o -name only-the-host -size 7c -print";
 
@@ -108,8 +108,8 @@ fn swapped_folder_stays_contained() {
         for _ in 0..6 {
             let container = Container::new(&host, "glibc", &search()).env(&["NVIDIA_VISIBLE_DEVICES=all"]);
             let root = format!("{}/rootfs", container.folder());
-            // Two swappers for as long as the container is made: where libraries are mounted, and where the linker's files are written.
-            // Copies first: an overlay exchanges no folder that it shares with the image.
+            // While the container is created, two loops swap the folders of the libraries and of the linker's configuration with links.
+            // The folders are copied first: an overlay exchanges no folder that it shares with the image.
             host.ok(&format!(
                 "touch /tmp/swapping; cd {root}; mkdir -p usr/lib64
                  ln -s ../../../../../../../../../root/out usr/swap; ln -s ../../../../../../../root/out etc/swap
@@ -128,7 +128,7 @@ fn swapped_folder_stays_contained() {
     }
 }
 
-/// A library that says on the host that it was loaded.
+/// A library that makes a file on the host when it is loaded.
 const LOADED: &str = "#include <fcntl.h>\n\
     __attribute__((constructor)) static void loaded(void) { open(\"/tmp/loaded\", O_CREAT | O_WRONLY, 0600); }\n";
 

@@ -1,11 +1,11 @@
-//! podman of a user who is not root: no configuration of cgroups, no right over the host, the same GPU.
+//! podman of a user who is not root: no cgroup configuration, no rights on the host, the same GPU.
 
 use crate::engines::{LOOK, assert_sees_gpus, assert_sees_no_gpu, image};
 use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::configure;
 
-/// What the user has set up: engines by name, our configuration where podman looks for the user's and where it does not.
+/// The user's setup: podman's cgroup manager, and a link to our configuration in the user's folder.
 const SET_UP: &str = "mkdir -p /etc/containers /etc/nvidia-container-runtime /home/user/.config
     printf '[engine]\\ncgroup_manager = \"cgroupfs\"\\n' > /etc/containers/containers.conf
     ln -s /etc/nvidia-container-runtime /home/user/.config/nvidia-container-runtime
@@ -25,7 +25,7 @@ fn podman_without_root() {
     };
     let (imported, output) = user("podman import --quiet /tmp/image.tar glibc");
     if !imported {
-        // Distributions and hardened kernels switch user namespaces off for those who are not root.
+        // Some distributions and hardened kernels disable user namespaces for ordinary users.
         assert!(output.contains("user namespace") || output.contains("newuidmap"), "{output}");
         return println!(
             "skipped: only root makes user namespaces here: {}",
@@ -51,7 +51,7 @@ fn podman_without_root() {
     assert_eq!(host.changes(), before);
 }
 
-/// podman of root, with users of the container's own: runc starts the hooks as their root, who may not read the bundle.
+/// podman as root, with a user namespace: runc starts the hooks as the container's root, who may not read the bundle.
 #[test]
 fn podman_with_user_namespace() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
@@ -68,7 +68,7 @@ fn podman_with_user_namespace() {
     }
     assert_sees_no_gpu(&podman("rig-runc", ""), "plain");
     assert_sees_gpus(&podman("rig-runc", "--device nvidia.com/gpu=1"), &[1], "--device");
-    // Not crun: it changes to the bundle before it starts any hook, and there it may not.
+    // Not crun: before any hook it changes to the bundle, which it may not enter.
     for mode in ["jit-cdi", "legacy"] {
         configure(&host, mode, "/usr/bin/rig-runc");
         assert_sees_gpus(&podman("nvidia-container-runtime", "--env NVIDIA_VISIBLE_DEVICES=1"), &[1], mode);

@@ -5,7 +5,7 @@ set -eu
 state=$(cat)
 pid=$(printf '%s' "$state" | jq -r .pid)
 bundle=$(printf '%s' "$state" | jq -r .bundle)
-# crun starts a prestart hook in the container's user namespace, where the bundle may be out of reach, and names the root.
+# crun starts a prestart hook in the container's user namespace, where the bundle may be unreachable. Its state has the root's path.
 root=$(printf '%s' "$state" | jq -r '.root // empty')
 [ -n "$root" ] || root=$(jq -r .root.path "$bundle/config.json")
 case $root in /*) ;; *) root=$bundle/$root ;; esac

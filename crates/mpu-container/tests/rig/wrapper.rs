@@ -5,14 +5,14 @@ use crate::container::{Container, RunResult};
 use crate::facts;
 use crate::host::{Driver, Host, R535, R550};
 
-/// The wrapper, where the path has NVIDIA's name.
+/// The wrapper by NVIDIA's name in PATH.
 pub const WRAPPER: &str = "nvidia-container-runtime";
 
 /// The modes in which a host without Tegra injects.
 pub const MODES: [&str; 3] = ["jit-cdi", "cdi", "legacy"];
 
 /// Facts of a container's GPU, a line each: nodes with numbers and modes, whether they open, libraries by ld.so.cache, nvidia-smi,
-/// what procfs says of device files.
+/// procfs's setting for device files.
 const LOOK: &str = "for node in /dev/nvidia*; do [ -c $node ] && busybox stat -c '%n %t:%T %a' $node; done
 busybox mknod /dev/other c 195 1 && busybox cat /dev/other 2>&1; busybox cat /dev/nvidia0 2>&1; busybox cat /dev/nvidiactl 2>&1
 LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep nvidia-ml
@@ -61,7 +61,7 @@ fn is_documented_change(change: &str) -> bool {
     rows.any(|(what, of)| of == Some(kind) && matches(what, path))
 }
 
-/// Whether a path is of a pattern in which `*` stands for anything.
+/// Whether a path matches a pattern in which `*` matches anything.
 fn matches(pattern: &str, path: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == path,
@@ -113,7 +113,7 @@ fn container_gets_requested_gpu() {
                 assert!(result.out.lines().any(|found| found == line), "no {line} in {all}");
             }
             assert_eq!(gpus(&result), ["0"], "{all}");
-            // The device cgroup lets through to a driver that is not there, and stops the other GPU's number.
+            // The device cgroup permits the requested node, which has no driver behind it, and denies the other GPU's number.
             for node in ["nvidia0", "nvidiactl"] {
                 assert!(result.out.contains(&format!("'/dev/{node}': No such device or address")), "{all}");
             }
@@ -145,7 +145,7 @@ fn visible_devices_values_select_gpus() {
     for mode in MODES {
         configure(&host, mode, "runc");
         for (word, expected) in words {
-            // A CDI file has no device of that name, here as with NVIDIA's.
+            // A CDI file has no device of that name, as with NVIDIA's toolkit.
             if (mode, word) == ("cdi", "none") {
                 continue;
             }
@@ -154,7 +154,7 @@ fn visible_devices_values_select_gpus() {
             let all = format!("{mode} '{word}': {}{}", result.out, result.err);
             assert!(result.ok, "{all}");
             assert_eq!(gpus(&result), expected, "{all}");
-            // `none` brings the driver without a GPU; `void` and nothing are no request at all.
+            // `none` brings the driver without a GPU; `void` and an empty value request nothing.
             let is_requested = !["void", ""].contains(&word);
             assert_eq!(result.out.contains("libcuda.so.1 => /"), is_requested, "{all}");
             if !is_requested {
@@ -179,7 +179,7 @@ fn device_rules_are_in_specification() {
         configure(&host, mode, "runc");
         let result = look(&host, "glibc", "1").run(WRAPPER);
         assert!(result.ok, "{}", result.err);
-        // What is in the specification is the runtime's own, so that a reload of systemd's units does not take it away.
+        // The specification has the rules, so that a reload of systemd's units keeps them.
         let rules = result.config["linux"]["resources"]["devices"].as_array().expect("rules");
         let allows = |major: u32, minor: u32| {
             rules.iter().any(|rule| {

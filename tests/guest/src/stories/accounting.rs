@@ -2,7 +2,7 @@
 
 use crate::stories::common::*;
 
-/// Numbers for processes that shall have the number of one that ended: another fork can come first, then the next is tried.
+/// PIDs for processes that will reuse them. If another fork takes one, the next is tried.
 const NUMBERS: [u32; 5] = [31_000, 31_500, 32_000, 32_300, 32_600];
 
 pub const STORIES: &[Story] = &[
@@ -25,7 +25,7 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    // An heir that does not use the GPU.
+    // A process that does not use the GPU.
     let heir = inherited(scene, foreign_holder, "echo ready $$; exec cat >/dev/null")?;
     listed(scene, &[])?;
     for control in look_ups(stage) {
@@ -38,7 +38,7 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Res
         );
     }
     drop(heir);
-    // An heir that uses the GPU: the peak that it gets, if any, is its own.
+    // A process that uses the GPU: its peak, if any, is its own.
     let heir = inherited(scene, foreign_holder, "exec gpu-hold --mem 21")?;
     listed(scene, &[heir.view_pid])?;
     for control in look_ups(stage) {
@@ -96,7 +96,7 @@ fn look_ups(stage: &Stage) -> &'static [&'static str] {
 
 const FOREIGN_MIB: u64 = 70;
 
-/// A process outside that used the GPU and ends at once.
+/// A process outside that uses the GPU until it is dropped.
 fn foreign_holder() -> Result<Holder> {
     numbered(|number| {
         processes::set_next_host_pid(number)?;
@@ -114,7 +114,7 @@ fn numbered(start: impl Fn(u32) -> Result<Holder>) -> Result<Holder> {
     anyhow::bail!("no number could be chosen")
 }
 
-/// A process of container `a` with the number outside of one that ended just before.
+/// Starts a process in container `a` with the host PID of a process that has just ended.
 fn inherited(scene: &Scene, dying: impl Fn() -> Result<Holder>, script: &str) -> Result<Holder> {
     ensure!(nvctl::query(&[], "nvctl", &["acct-clear"])?.status == 0, "the records cannot be cleared");
     for _ in 0..5 {

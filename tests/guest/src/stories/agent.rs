@@ -35,13 +35,13 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     check!(reply.contains("is seen right"), "ready, it says {reply}");
     check_container_view(stage, "ready")?;
 
-    // What died does no harm, and comes back.
+    // A killed agent leaves the engine in place, and can start again.
     old.end("KILL")?;
     check!(stage.engine_state("state").as_deref() == Some("armed"), "the agent was killed, and the engine went, too");
     let old = Pod::start("crun", PRIVILEGED, "old", &ARGUMENTS)?;
     old.wait("ready", 0)?;
 
-    // A rolling upgrade: the new one comes first.
+    // A rolling upgrade: the new agent starts first.
     let new = Pod::start("runc", PRIVILEGED, "new", &ARGUMENTS)?;
     new.wait("ready", 0)?;
     old.end("TERM")?;

@@ -54,7 +54,7 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result
         let reports_it = status.status != 0 && status.out.contains("function tracing is off");
         check!(reports_it, "ftrace was switched off, and mpu status finds nothing wrong: {}", status.out);
         check_own_list(scene, "with ftrace on again, the list")?;
-        // What nothing calls any more goes, too, and leaves nothing behind.
+        // A module that ftrace no longer calls must unload, too.
         set_ftrace(false)?;
     }
     let gone = stage.unload_engine();
@@ -156,14 +156,14 @@ fn ending_caller_is_no_orphan(stage: &Stage, scene: &Scene) -> Result<(), Fault>
     check_own_list(scene, "the list")
 }
 
-/// Least number of reads of who is inside, while callers come and go.
+/// Minimum number of reads of the state while callers come and go.
 const LOOKS: u32 = 200;
 
 fn driver_probe_becomes_a_jump(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     check_own_list(scene, "the list")?;
     mount_debugfs(PROBES)?;
     let mut listed = String::new();
-    // The kernel does it some time after a probe is armed.
+    // The kernel replaces a probe by a jump some time after it is armed.
     let jump = wait_until("no probe becomes a jump", || {
         listed = std::fs::read_to_string(PROBES)?;
         Ok(listed.lines().any(|line| line.contains("rm_ioctl") && line.contains("[OPTIMIZED]")))
@@ -172,7 +172,7 @@ fn driver_probe_becomes_a_jump(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     Ok(())
 }
 
-/// There where the kernel is built to make jumps of probes (CONFIG_OPTPROBES).
+/// Exists if the kernel can replace probes by jumps (CONFIG_OPTPROBES).
 const OPTIMIZES: &str = "/proc/sys/debug/kprobes-optimization";
 /// The kernel's list of probes (Documentation/trace/kprobes.rst).
 const PROBES: &str = "/sys/kernel/debug/kprobes/list";

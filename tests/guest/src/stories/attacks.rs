@@ -1,8 +1,8 @@
-//! Callers that show the driver other bytes than MPU, and controls that only look as if they had PIDs.
+//! Callers that show the driver other bytes than MPU, and controls that only seem to have PIDs.
 
 use crate::stories::common::*;
 
-/// Lengths that controls with process ids have; here they are the caller's choice, for a buffer of its own.
+/// The sizes of controls with process ids. Here the caller chooses them for its own buffer.
 const LENGTHS: [u32; 12] = [2436, 3812, 8008, 9608, 13_316, 14_408, 16_012, 16_388, 34_000, 47_216, 50_704, 55_888];
 
 pub const STORIES: &[Story] = &[
@@ -44,7 +44,7 @@ fn other_controls_buffers_stay_untouched(_: &Stage, scene: &Scene) -> Result<(),
         }
         check!(text.matches("changed 0 ").count() == LENGTHS.len(), "only so much came back: {text}");
     }
-    // What a container of its own processes asks in between is still translated.
+    // The container's own queries are still translated.
     check_own_list(scene, "the list")
 }
 
@@ -54,7 +54,7 @@ fn argument_page_fault_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> 
 
 fn argument_exchanged_once_probe_stands_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    // A module that was just loaded has no probe, and no call has asked for one.
+    // A freshly loaded module has no probe until a container calls.
     if stage.has_module() {
         stage.unload_engine()?;
     }
@@ -96,7 +96,7 @@ fn control_races_show_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     attacked(stage, &[&format!("--seconds {plain} race"), &format!("--seconds {wrapped} --xfer race")], 2 * ROWS)
 }
 
-/// Controls, layouts and ways to point that nvattack tries.
+/// The rows that nvattack tries (sim/nvrows.h).
 const ROWS: usize = 18;
 
 fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> {

@@ -1,14 +1,14 @@
-//! Callers that stay inside the driver as long as they like must not block the host.
+//! Callers that stay inside the driver must not block the host.
 
 use std::collections::HashMap;
 
 use crate::stories::common::*;
 
-/// The parameter that makes the module let go of the driver.
+/// The parameter that retires the module.
 const RETIRE: &str = "/sys/module/mpu/parameters/retire";
-/// How long a caller stays, so that a rig that waits for it comes to an end.
+/// A caller's time limit in seconds, so that a test that waits for it ends.
 const STAY: u32 = 100;
-/// What "at once" is allowed to take: emulation is slow, and who waits for those callers waits longer.
+/// The limit of "at once": emulation is slow. A wait for the held callers takes longer.
 const AT_ONCE: Duration = Duration::from_secs(30);
 
 pub const STORIES: &[Story] = &[
@@ -93,7 +93,7 @@ fn unload_under(stage: &Stage, scene: &Scene, pids: &[u32]) -> Result<(), Fault>
 
 fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     hold(scene)?;
-    // They call before it begins: on a slow machine, callers that start with it come too late to wait for it.
+    // They call before the hand-over begins: on a slow machine, later callers would miss it.
     let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 4 {}", scene.other.view_pid))?;
     let ((done, killed), took) = timed(|| taking_over(kill_blocked_caller));
     let text = callers.stop()?;
@@ -136,23 +136,23 @@ fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result
     println!("guest: a starved hand-over took {took:?}; its callers waited {longest:?} at most");
     check!(!text.contains("wrong"), "an answer was not {own}: {text}");
     check_answer_count(&text, 0)?;
-    // On 6.1 of arm64 the idle threads run often enough at times: 1.5 s and 2.2 s in two runs.
+    // On arm64 with 6.1, the idle threads sometimes run often enough: two hand-overs took 1.5 s and 2.2 s.
     let is_starved = took > LONGEST_WAIT || cfg!(target_arch = "aarch64");
     check!(is_starved, "nothing starved the hand-over, which took {took:?}");
     check!(longest < LONGEST_WAIT, "a caller could not be interrupted for {longest:?} during a hand-over of {took:?}");
     check_own_list(scene, "the list")
 }
 
-/// Threads that hardly run, and threads that keep them from it.
+/// SCHED_IDLE threads, and threads that keep the processors busy.
 const IDLE: u32 = 400;
 const BUSY: u32 = 8;
-/// How long the threads are kept from running: a hand-over waits for them, and no caller may.
+/// How long the idle threads starve: a hand-over waits for them, but no caller may.
 const STARVED: Duration = Duration::from_secs(5);
 /// The module's own limit is 1.5 s.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// A caller's sleep at the module's door, where no signal but SIGKILL wakes it. In the driver a caller waits for others as it would without
-/// MPU, and where threads are starved that takes seconds. How often the caller has gone to sleep tells one sleep from the next.
+/// A caller's sleep in `mpu_wait_at_the_door`, which only SIGKILL interrupts. Sleeps in the driver do not count: they occur without MPU, too,
+/// and take seconds while threads starve. The number of voluntary switches identifies the sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Block {
     pid: u32,
@@ -171,7 +171,7 @@ impl Block {
         (is_at_the_door && switches() == Some(number)).then_some(Block { pid, number })
     }
 
-    /// Those of all callers.
+    /// The sleeps of all callers.
     fn all() -> Vec<Block> {
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -179,12 +179,12 @@ impl Block {
     }
 }
 
-/// The longest time that one caller was seen to sleep so, until it is over.
+/// The longest observed sleep of one caller until `is_over`.
 fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
     let mut since: HashMap<Block, Instant> = HashMap::new();
     let mut longest = Duration::ZERO;
     while !is_over() {
-        // All that are found slept at some time since then.
+        // Each sleeper that is found slept at some time after this.
         let looked = Instant::now();
         for block in Block::all() {
             let since = *since.entry(block).or_insert_with(Instant::now);
@@ -195,10 +195,10 @@ fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
     longest
 }
 
-/// Kills a caller that waits while a hand-over goes on: it ends at once.
+/// Kills a caller that waits during a hand-over, and checks that it ends at once.
 fn kill_blocked_caller(is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
     let mut killed = None;
-    // Seen twice, so that it is no short sleep of the driver's. A look at all processes may take longer than a caller waits.
+    // Checked twice, to exclude a short sleep. A second search of all processes could take longer than the caller waits.
     let stays = |block: &Block| {
         std::thread::sleep(Duration::from_millis(50));
         Block::of(block.pid) == Some(*block)
@@ -255,7 +255,7 @@ fn hang(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     Ok(())
 }
 
-/// One caller whose argument does not come and one whose parameters do not come; their numbers outside.
+/// Starts a caller whose argument is missing and one whose parameters are missing. Returns their host PIDs.
 fn hold(scene: &Scene) -> Result<Vec<u32>> {
     let script =
         ["argument", "params"].map(|what| format!("nvctl stall {what} {STAY} >/dev/null 2>&1 & echo $!")).join("; ");
@@ -270,7 +270,7 @@ fn release(scene: &Scene) -> Result<()> {
     scene.a.script("kill -9 $(cat /tmp/held); rm /tmp/held; usleep 300000").map(drop)
 }
 
-/// `rmmod` fails at once.
+/// Checks that `rmmod` fails at once.
 fn is_busy(scene: &Scene) -> Result<(), Fault> {
     let (done, took) = timed(|| run(&["rmmod", "mpu"]));
     let status = done?.status;
@@ -278,14 +278,14 @@ fn is_busy(scene: &Scene) -> Result<(), Fault> {
     still_right(scene)
 }
 
-/// What `mpu down` says when it gives up.
+/// The message of `mpu down` when it gives up.
 fn gives_up() -> Result<String, Fault> {
     let down = run(&["mpu", "down", "--wait", "1"])?;
     check!(down.status == 1, "while a caller is held mpu down ended with {}: {} {}", down.status, down.out, down.err);
     Ok(down.err)
 }
 
-/// Does something while another instance comes, given whether that is over.
+/// Runs `act` while another instance loads. The argument of `act` tests whether the load is over.
 fn taking_over<T>(act: impl FnOnce(&dyn Fn() -> bool) -> T) -> (Result<Output>, T) {
     std::thread::scope(|threads| {
         let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
@@ -294,7 +294,7 @@ fn taking_over<T>(act: impl FnOnce(&dyn Fn() -> bool) -> T) -> (Result<Output>, 
     })
 }
 
-/// Whether the module let go, and how long it took to say so.
+/// Whether the module retired, and how long that took.
 fn retire(limit_ms: u32) -> (bool, Duration) {
     timed(|| std::fs::write(RETIRE, limit_ms.to_string()).is_ok())
 }

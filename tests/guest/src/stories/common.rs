@@ -23,7 +23,7 @@ pub(super) use crate::wait::{unload_unused, wait_until};
 pub const THREADS_TO_THE_HOST: &str =
     "these drivers name a thread to the host, which an engine in user space does not change";
 
-/// Of longer lists a message has only the differences.
+/// The message about a longer list has only the differences.
 const MAX_LISTED: usize = 12;
 
 /// Fails unless the shown PIDs are exactly the container's own, each once.

@@ -3,7 +3,7 @@
 use crate::stories::common::*;
 use crate::stories::events;
 
-/// The first client that the driver made: the host's.
+/// The handle of the driver's first client, which is the host's.
 pub const FOREIGN_CLIENT: &str = "c1d00001";
 
 pub const STORIES: &[Story] = &[
@@ -44,7 +44,7 @@ fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     ];
     for (control, question) in requests {
         if stage.engine == Engine::Notify && control == "NVD_GET_RCERR_RPT" {
-            // The caller's own call: the driver files reports by who asks.
+            // The caller makes this call itself: the driver returns only the calling process's reports.
             continue;
         }
         let before = counter(stage, &format!("translated.{control}"))?;
@@ -68,11 +68,11 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
     let answer = scene.a.query(&["--size", "3816", "pids"])?;
     check!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
     let after = counter(stage, "passed.unknown_size")?;
-    // In user space the driver is asked before it is counted: what it refuses was never to be translated.
+    // The engine in user space calls the driver before it counts, and does not count a refused call.
     let counted = u64::from(stage.has_module());
     check!(after == before + counted, "an unknown size was counted {} times", after - before);
 
-    // An engine in user space reads the argument once, and asks by a copy of its own. It does not count a call that the driver refuses
+    // An engine in user space reads the argument once, and calls with its own copy. It does not count a call that the driver refuses
     // to every caller: a container could raise the counter at will.
     if !stage.has_module() {
         for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {

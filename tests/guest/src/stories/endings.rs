@@ -112,7 +112,7 @@ fn reused_host_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault
 
 fn ended_process_sample_is_not_followed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.set_driver("ghosts", "1")?;
-    // As memory can look once it is gone; and really gone, which the bare driver would follow.
+    // 1: contents that freed memory can have. 2: really freed memory, which the bare driver would follow.
     let kinds = if stage.has_module() { &["1", "2"][..] } else { &["1"] };
     let verdict = kinds.iter().try_for_each(|kind| {
         stage.set_driver("stale", kind)?;
@@ -128,7 +128,7 @@ fn host(question: &[&str]) -> Result<Vec<u32>> {
     Ok(nvctl::query(&[], "nvctl", question)?.distinct_pids())
 }
 
-/// A process of the other container with this number of the host's.
+/// Starts a process in container `b` with this host PID.
 fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
     for _ in 0..5 {
         let heir = scene.b.hold_with_host_pid(outside, script)?;
@@ -139,7 +139,7 @@ fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
     bail!("no process gets the number {outside}")
 }
 
-/// The list is the scene's, and one more.
+/// Checks that the list has the scene's processes and `also`.
 fn listed(scene: &Scene, also: Option<u32>) -> Result<(), Fault> {
     check_list(&scene.a, "the list", &sorted(scene.own().into_iter().chain(also)))
 }

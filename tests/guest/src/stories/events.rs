@@ -67,7 +67,7 @@ fn on_the_host(stage: &Stage, word: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// So is one to whom the policy shows the host's view.
+/// So does a container with the host's view by policy.
 fn by_policy(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.set_policy("host /pod")?;
     let answer = in_pod(scene, &["limits", "7"]);
@@ -89,9 +89,9 @@ fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene
     by_own_numbers(scene)
 }
 
-/// Calls by each means of racing, for each reload that a row has.
+/// Racing calls in each mode, for each reload of a row.
 const SWAPPED_CALLS: u32 = 125;
-/// How often what the page says can be seen is tried.
+/// Tries to see the leak that docs/notify.md describes.
 const RESIDUAL_TRIES: u32 = 100;
 
 fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -104,7 +104,7 @@ fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Resul
         let foreign = named_while_swapping(scene, mode, calls, &own)?;
         check!(foreign.is_empty(), "swapping by {mode}, events name {foreign:?}");
     }
-    // docs/notify.md: a wrapper of something else is passed on, and read again by the kernel.
+    // docs/notify.md: the engine passes on a wrapper of another request, and the kernel reads it again.
     if notify {
         let is_seen = || named_while_swapping(scene, "request", calls, &own).map(|foreign| !foreign.is_empty());
         let seen = (0..RESIDUAL_TRIES).map(|_| is_seen()).find(|seen| !matches!(seen, Ok(false))).transpose()?;
@@ -113,7 +113,7 @@ fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Resul
     by_own_numbers(scene)
 }
 
-/// Whom events named that are not the container's own, while a thread exchanged a part of the call.
+/// The foreign PIDs in events while a thread exchanged a part of the call.
 fn named_while_swapping(scene: &Scene, mode: &str, calls: u32, own: &[u32]) -> Result<Vec<u32>, Fault> {
     let text = scene.a.script(&format!("nvevents swap {mode} {calls}"))?;
     let (_, saw) = parse_race(&text, calls)?;

@@ -9,11 +9,11 @@ pub const STORIES: &[Story] = &[story!(scene host_view_is_unchanged, [4];
 .right("this is the host's view without an engine")];
 
 fn host_view_is_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    // Samples by hand: those that the driver makes differ with the time.
+    // Hand-made samples: the driver's own change with time.
     let slot =
         format!("100,{}/1000,{}/3000,{}/500", scene.foreign.host_pid, scene.first.host_pid, scene.second.host_pid);
     if stage.release().is_some() {
-        // Its samples are by hand as well: the scene names them.
+        // The scene sets a real driver's samples.
         return compare(stage, scene);
     }
     nvctl::query(&[], "nvctl", &["ring", &slot])?;
@@ -36,7 +36,7 @@ fn compare(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What root sees on the host; times and the order of nothing left out.
+/// Root's view on the host, in its order, without times.
 fn view(stage: &Stage, scene: &Scene) -> Result<String, Fault> {
     let raw = [
         "2080018d 3812 00000000c0c30000",
@@ -55,7 +55,7 @@ fn view(stage: &Stage, scene: &Scene) -> Result<String, Fault> {
         for raw in raw {
             script += &format!("{program} raw {raw}\n");
         }
-        // Times go with the clock, and every run of nvctl is another caller.
+        // Times change from run to run.
         for size in ["47216", "34000", "50704", "55888"] {
             script += &format!("{program} --size {size} gpumon | sed 's/ time [0-9]*//'\n");
         }

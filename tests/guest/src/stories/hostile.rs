@@ -28,7 +28,7 @@ pub const STORIES: &[Story] = &[
     .notify(SUPERVISOR_ONLY)
     .kernel_story()
     .without_engine(|stage| {
-        // A real driver shows what is wrong with its list here, and by itself no foreign number.
+        // A newer real driver has a wrong list, but no foreign PID in it.
         let is_newer = stage.release().is_some() && stage.era >= 4;
         once(stage, BareResult::Wrong(if is_newer { "the list shows" } else { "saw" }))
     }),
@@ -74,9 +74,9 @@ fn foreign_descriptor_gets_its_own_answer(stage: &Stage, scene: &Scene) -> Resul
 fn protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let with =
         same_with_engine_off(stage, || Ok(scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory")?))?;
-    // Nine kinds of memory, and four whose addresses carry a tag, which have no room for one in 32 bits.
+    // Nine kinds of memory, and four with tagged addresses, which 32-bit programs lack.
     check!(with.lines().count() == 2 * (13 + 13 + 9), "only so much was asked: {with}");
-    // Tags are the processor's there, and the driver's answer is one.
+    // The arm64 kernel accepts tags, so the driver answers.
     let answered = with.contains("params tagged-high ret=0 status=0x0 written=1");
     check!(answered == cfg!(target_arch = "aarch64"), "without the engine, too: {with}");
     check_own_list(scene, "the list")
@@ -85,7 +85,7 @@ fn protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result
 fn killed_callers_leave_nothing_behind(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = pid_words(&scene.own());
     check_own_list(scene, "the list")?;
-    // A shell's child is nvctl from exec on.
+    // The shell's child is nvctl only after its exec.
     let calls = "until [ \"$(cat /proc/$p/comm)\" = nvctl ]; do usleep 10000; done; usleep 60000";
     let each = format!("nvctl spin 60 {own} & p=$!; {calls}; kill -9 $p");
     let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
@@ -106,11 +106,11 @@ fn caller_blocking_its_memory_delays_no_other(stage: &Stage, scene: &Scene) -> R
 
 fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    // More callers than a container has threads of the supervisor's.
+    // More callers than the supervisor has threads for a container.
     let script =
         format!("for i in 1 2 3 4; do nvctl stall {what} 60 >/tmp/stall.$i 2>&1 & echo $! >/tmp/stalled.$i; done");
     scene.a.script(&script)?;
-    // With all of its container's threads stopped, a caller that comes later stalls before it can say so.
+    // Once the supervisor's threads for the container are blocked, a later caller blocks before it prints `stalls`.
     wait_until("the callers do not stall", || Ok(scene.a.script("cat /tmp/stall.*")?.contains("stalls")))?;
     std::thread::sleep(Duration::from_millis(500));
     let (listed, took) = timed(|| check_list(&scene.b, "beside stalled callers, the list", &[scene.other.view_pid]));
@@ -122,9 +122,9 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
 
 pub(super) const SUPERVISOR_ONLY: &str = "it takes a call out of the caller's hands, and may give it back";
 
-/// Racing calls by each of four means, for each reload that a row has.
+/// Racing calls in each of four modes, for each reload of a row.
 const SWAPPED_CALLS: u32 = 125;
-/// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
+/// Calls of one program: an emulated call takes milliseconds, and no program may take minutes.
 pub(super) const SWAPPED_AT_ONCE: u32 = 1000;
 
 fn swapped_call_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -149,7 +149,7 @@ fn unreadable_argument_is_refused(stage: &Stage) -> Result<(), Fault> {
     secret(stage, "nvctl secret")
 }
 
-/// The call is refused, and counted.
+/// Checks that the call is refused and counted.
 pub(super) fn secret(stage: &Stage, call: &str) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let before = stage.counter("passed.unreadable");
@@ -174,7 +174,7 @@ fn x32_calls_get_the_kernels_answer(stage: &Stage, scene: &Scene) -> Result<(), 
     Ok(())
 }
 
-/// How many descriptors the kernel lets a process have, and a number that a container's runtime may well leave it.
+/// The kernel's limit of descriptors for a process, and a value that a container's runtime may set.
 const MOST_FILES: &str = "/proc/sys/fs/nr_open";
 const WIDE: &str = "4194304";
 
@@ -193,7 +193,7 @@ fn huge_descriptor_table_slows_no_lookup(_: &Stage, scene: &Scene) -> Result<(),
         let usual = query(plain.view_pid)?.1.min(query(plain.view_pid)?.1);
         let limit = usual * 3 + Duration::from_secs(1);
         let mut took = Duration::MAX;
-        // A machine with other work is slow now and then; what is slow by itself is so each time.
+        // A busy machine is slow now and then; a slow look-up is slow each time.
         for _ in 0..3 {
             let (answer, time) = query(wide.view_pid)?;
             check!(
@@ -217,7 +217,7 @@ const CROWD: &str = "4000";
 fn ended_threads_slow_no_lookup(stage: &Stage) -> Result<(), Fault> {
     let answer = stage.scene()?.a.query(&["crowd", CROWD])?;
     let (usual, crowd) = (answer.one("usual")?, answer.one("crowd")?);
-    // Those that are looked at cost some times as much as one. All of them cost 850 times as much.
+    // The engine checks only some of them, at some times the cost of one. Checking all cost 850 times as much.
     check!(crowd < 60 * usual, "200 looks at {CROWD} ended threads took {crowd} ns, at one {usual} ns");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Containers that get their GPU from our own stack, and their right view of it from an engine.
+//! Containers that get their GPU from mpu-container, and a right view of it from an engine.
 
 use crate::injected::InjectedContainer;
 use crate::injected::InstalledDriver;

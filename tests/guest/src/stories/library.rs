@@ -124,7 +124,7 @@ fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Res
     Ok(())
 }
 
-/// A process of the host with this number.
+/// A process of the host with this PID.
 fn numbered(number: u32) -> anyhow::Result<Holder> {
     for _ in 0..20 {
         processes::set_next_host_pid(number)?;
@@ -214,7 +214,7 @@ fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<()
             "the look-up shows other numbers than it was asked about"
         );
     }
-    // Releases before 535 give up above 200 by themselves.
+    // NVML before 535 fails above 200 processes by itself.
     if stage.client_major() >= 535 && stage.has_client() {
         let answer = nvml(stage, &scene.a, &["compute"])?.remove(0);
         check_pids("NVML's list", &answer.pids(), &own)?;
@@ -228,13 +228,13 @@ fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<()
     Ok(())
 }
 
-/// What NVML is asked: a made-up GPU has no sessions.
+/// The queries of NVML. A made-up GPU has no sessions.
 fn queries(stage: &Stage) -> &'static [&'static str] {
     const ALL: &[&str] = &["compute", "util", "acct", "enc", "fbc"];
     if stage.release().is_some() { &ALL[..3] } else { ALL }
 }
 
-/// NVML in a container, past its runtime.
+/// NVML in a container, entered without its runtime.
 fn client_inside<'a>(stage: &'a Stage, container: &Container) -> Client<'a> {
     Client::through(container.enter_command(), &stage.client)
 }

@@ -57,7 +57,7 @@ fn ps_in_pid_namespace_is_refused(stage: &Stage) -> Result<(), Fault> {
 
 type Everyone = (&'static str, u32, Value, Value, Value, u64);
 
-/// Who, host PID, PID in its container, container, runtime, MiB.
+/// Name, host PID, PID in its container, container, runtime, MiB.
 fn everyone(scene: &Scene) -> Vec<Everyone> {
     let nothing = Value::Null;
     let inside = |number: u32| Value::from(number);

@@ -70,7 +70,7 @@ fn either_order_of_loading_is_right(stage: &Stage) -> Result<(), Fault> {
 fn driver_reload_under_load_is_followed(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     let container = stage.container("reload")?;
-    // A caller that came between the real driver and its overrides would have it start a GPU that is none.
+    // A call between the load of the real driver and its overrides would start the made-up GPU.
     let load = if stage.release().is_some() { 0 } else { 2 };
     let callers = Callers::start(&container, load, "nvctl pids")?;
     for _ in 0..2 {
@@ -140,7 +140,7 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Resul
 
 fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
-    // Long enough for a program to start meanwhile, on this machine as it is now.
+    // Long enough for a program to start, at the machine's current speed.
     let began = Instant::now();
     run(&["insmod", "/nothing.ko"])?;
     let stay = 3000 + 20 * began.elapsed().as_millis();
@@ -149,7 +149,7 @@ fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
         let unloading = scope.spawn(|| run_ok(&["rmmod", "nvidia"]));
         let begun = wait_until("the driver does not go", || Ok(is_going()));
         let taken_over = begun.and_then(|()| run(&["insmod", "/mpu/mpu_next.ko"]));
-        // If it has gone before, there was nothing to take but what the driver left in order.
+        // If the driver was gone before, there was nothing to take over.
         let in_time = is_going();
         unloading.join().map(|gone| (gone.is_ok(), taken_over, in_time))
     });
@@ -165,7 +165,7 @@ fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
         unload_module("mpu_next")?;
     }
     stage.unload_engine()?;
-    // Only what stands for ever keeps the kernel from this.
+    // The kernel refuses this while a permanent redirect is registered.
     let free = set_ftrace(false).is_ok();
     set_ftrace(true)?;
     stage.load_engine()?;
@@ -182,15 +182,15 @@ fn module_and_driver_go_at_once(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     let mut at_once = 0;
     let container = stage.container("together")?;
-    // Closely near the end, where the kernel takes the driver's probes away.
+    // In short steps near the end, when the kernel removes the driver's probes.
     for wait_ms in [0, 50, 150, 250].into_iter().chain((300..500).step_by(20)) {
-        // The probe is there from a container's first call on, and a jump some jiffies later.
+        // A container's first call arms the probe, which becomes a jump some jiffies later.
         container.query(&["pids"])?;
         std::thread::sleep(Duration::from_millis(100));
         stage.set_driver("exit_ms", "500")?;
         let driver = std::thread::scope(|scope| {
             let unloading = scope.spawn(|| run_ok(&["rmmod", "nvidia"]));
-            // At the same time; or so much later than the driver began to go.
+            // At the same time, or `wait_ms` after the driver began to unload.
             let begun = if wait_ms == 0 { Ok(()) } else { wait_until("the driver does not go", || Ok(is_going())) };
             std::thread::sleep(Duration::from_millis(wait_ms));
             at_once += u32::from(is_going());

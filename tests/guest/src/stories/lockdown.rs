@@ -3,7 +3,7 @@
 use crate::client::pids;
 use crate::stories::common::*;
 
-/// The kernel's own switch, which goes one way.
+/// The kernel's lockdown file. Lockdown cannot be lifted.
 const SWITCH: &str = "/sys/kernel/security/lockdown";
 
 pub const STORIES: &[Story] = &[story!(scene notify_serves_containers_under_lockdown, [1, 7];
@@ -13,14 +13,14 @@ pub const STORIES: &[Story] = &[story!(scene notify_serves_containers_under_lock
 .every_client()];
 
 fn notify_serves_containers_under_lockdown(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    // Without an engine the story ends here, before there is no way back.
+    // Without an engine the story ends here, before the lockdown.
     check_own_list(scene, "the list")?;
     lock_down()?;
     let refused = run(&["insmod", "/mpu/mpu.ko"])?;
     check!(refused.status != 0, "a kernel in lockdown has taken an unsigned module");
     check_own_list(scene, "locked down, the list")?;
     served(stage)?;
-    // The supervisor that comes now has never seen another kernel.
+    // The next supervisor starts under lockdown.
     let before = supervisor::pid()?.context("no supervisor")?;
     run_ok(&["kill", "-9", &before.to_string()])?;
     supervisor::wait_until("no process takes the killed supervisor's place", || {
@@ -38,7 +38,7 @@ fn lock_down() -> Result<(), Fault> {
     Ok(())
 }
 
-/// A container that is made now, and NVIDIA's own client in it.
+/// Checks a new container, and NVIDIA's own client in it.
 fn served(stage: &Stage) -> Result<(), Fault> {
     let container = stage.container("late")?;
     let holder = container.hold(&["--mem", "70", "--clients", "2"])?;

@@ -39,7 +39,7 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
         busy_time_is_booked(stage, &exporter)?;
     }
     let resident = exporter.resident()?;
-    // Of an unoptimised program more pages of code are resident: 15,404 KiB were seen.
+    // An unoptimised program has more resident code: 15,404 KiB were measured.
     check!(resident <= 17 * 1024, "with NVML loaded {resident} KiB are resident");
     let open_files = exporter.files_of_the_driver()?;
     check!(open_files.is_empty(), "between scrapes the exporter holds {open_files:?}");
@@ -110,7 +110,7 @@ impl Exporter {
         fetch("metrics").map(Page)
     }
 
-    /// A page with the GPU's part. On a slow machine its first look takes longer than the exporter's own limit.
+    /// A page with the GPU's part. On a slow machine the first query takes longer than the exporter's own limit.
     fn scrape_gpu(&self) -> Result<Page> {
         let mut page = self.scrape()?;
         wait_until("the GPU's part of the page does not come in time", || {
@@ -127,7 +127,7 @@ impl Exporter {
     fn files_of_the_driver(&self) -> Result<Vec<String>> {
         let mut open_files = Vec::new();
         for file in std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
-            // One may be closed while they are listed.
+            // A descriptor may be closed while they are listed.
             let Ok(target) = std::fs::read_link(file?.path()) else { continue };
             open_files.extend(Some(target.display().to_string()).filter(|name| name.starts_with("/dev/nvidia")));
         }

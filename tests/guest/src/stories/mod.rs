@@ -78,7 +78,7 @@ const USUAL: &[&[Story]] = &[
     oops::STORIES,
 ];
 
-/// Those that leave a guest unfit for any other: played when named, in the last row of a plan.
+/// Stories after which no other can run: run only when named, in the last row of a plan.
 pub const LAST: &[Story] = lockdown::STORIES;
 
 #[cfg(test)]

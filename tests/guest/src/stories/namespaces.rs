@@ -18,7 +18,7 @@ pub const STORIES: &[Story] = &[
 fn namespaces_2_deep_show_own_numbers(stage: &Stage) -> Result<(), Fault> {
     let levels = nest(2)?;
     every_level(&levels)?;
-    // The innermost by the real client, too; the simulated driver's own callers did the rest.
+    // nvctl checked every level. The real client checks the innermost, too.
     let innermost = levels.last().context("no level")?;
     let rows = Client::through(innermost.enter_command(), &stage.client).table()?;
     check_pids("the innermost table", &pids(&rows), &[1])?;
@@ -65,7 +65,7 @@ fn nest(depth: u64) -> Result<Vec<Level>> {
 
 fn every_level(levels: &[Level]) -> Result<(), Fault> {
     for (at, level) in levels.iter().enumerate() {
-        // In a process's numbers, the init namespace's comes first.
+        // The init namespace's PID comes first.
         let number =
             |below: &Level| processes::ns_pids(below.host_pid).and_then(|numbers| numbers.get(at + 1).copied());
         let own: Vec<u32> = levels[at..].iter().filter_map(number).collect();

@@ -1,4 +1,4 @@
-//! Other users of the driver's functions: tracers, and a driver without some of them.
+//! Other users of the driver's functions: tracers and probes. Also a driver that bypasses its copy functions.
 
 use std::collections::HashSet;
 use std::fs;
@@ -41,10 +41,10 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
+    // An oops in an earlier story switches tracing off (oops_enter(), kernel/panic.c).
     set("tracing_on", "1")?;
     let offered = fs::read_to_string(format!("{TRACING}/available_tracers"))?;
-    // The kernel that watches itself has the first alone.
+    // A kernel with sanitizers has only the first.
     for tracer in
         ["function", "function_graph"].into_iter().filter(|&one| offered.split_whitespace().any(|other| other == one))
     {
@@ -54,7 +54,7 @@ fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fau
         let trace = fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?;
         set("current_tracer", "nop")?;
         set("set_ftrace_filter", "")?;
-        // The graph tracer of 5.10 leaves out functions that are redirected.
+        // The graph tracer of 5.10 omits redirected functions.
         let seen = tracer == "function_graph" || trace.contains("os_memcpy_to_user");
         check!(seen, "{tracer} saw nothing of the driver");
         check_pids(&format!("under {tracer}, the list"), &answer?.pids(), &scene.own())?;
@@ -110,7 +110,7 @@ fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fa
     check_pids("beside a probe, the list", &beside, &scene.own())?;
     let hit = hits.lines().find_map(|line| line.trim().strip_prefix("probe")?.split_whitespace().next());
     check!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
-    // What goes on behind the probe goes on there without it, too.
+    // The redirect continues behind the probe, and must do so without the probe, too.
     check_own_list(scene, "once the probe is gone, the list")
 }
 
@@ -129,7 +129,7 @@ fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Res
         let offset: u32 = field("offset=").parse().unwrap_or_default();
         if field("name=").starts_with("\"nvidia:") {
             lookups += 1;
-            // Behind a call, and behind a landing pad and a call.
+            // Behind the call on x86-64, and behind the landing pad and the call on arm64.
             check!(offset >= if cfg!(target_arch = "x86_64") { 5 } else { 12 }, "a probe stands on a call: {line}");
         } else {
             placed += 1;
@@ -142,7 +142,7 @@ fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Res
     Ok(())
 }
 
-/// Where the driver's functions begin that ftrace can trace.
+/// The addresses and names of the driver's traceable functions.
 fn starts() -> Vec<(u64, String)> {
     let traceable = fs::read_to_string(format!("{TRACING}/available_filter_functions")).unwrap_or_default();
     let traceable: HashSet<&str> = traceable.lines().filter_map(|line| line.split_whitespace().next()).collect();
@@ -174,13 +174,13 @@ fn bypass(on: bool) -> Result<(), Fault> {
     Ok(fs::write("/sys/module/nvidia/parameters/bypass", if on { "1" } else { "0" }).context("no bypass")?)
 }
 
-/// Does something while a probe named `mpu_story/probe` stands.
+/// Runs `act` while a probe named `mpu_story/probe` is active.
 pub fn under_probe<T>(probe: &str, act: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     const ENABLED: &str = "events/mpu_story/probe/enable";
     set("kprobe_events", probe)?;
     let done = set(ENABLED, "1").and_then(|()| act());
     set(ENABLED, "0")?;
-    // Whatever opens the list anew, to write, empties it.
+    // Truncating the list removes all probes.
     set("kprobe_events", "")?;
     done
 }

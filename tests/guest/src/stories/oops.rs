@@ -1,8 +1,8 @@
-//! A driver that dies while it serves a container.
+//! A driver that oopses while it serves a container.
 
 use crate::stories::common::*;
 
-/// Of so many answers to callers that came after a dead one none may show anybody else.
+/// Answers to later callers, none of which may have a foreign PID.
 const ANSWERS: usize = 200;
 
 pub const STORIES: &[Story] = &[story!(scene module_survives_driver_oops, [7];
@@ -17,7 +17,7 @@ fn module_survives_driver_oops(stage: &Stage, scene: &Scene) -> Result<(), Fault
     let orphans = || stage.engine_state("orphans").and_then(|count| count.parse::<u32>().ok());
     check_own_list(scene, "the list")?;
     let before = orphans().unwrap_or(0);
-    // One that asks, so that its questions are kept for it.
+    // A look-up, because the module stores its PIDs during the call.
     stage.expect_oops()?;
     stage.set_driver("oops", "0x2080018e")?;
     let text = scene.a.script("nvctl pidinfo 1; echo ended $?")?;
@@ -30,7 +30,7 @@ fn module_survives_driver_oops(stage: &Stage, scene: &Scene) -> Result<(), Fault
     check!(after == Some(before + 1), "a caller died in the driver, and {after:?} count as orphans, {before} before");
     let inside = stage.state_value("inside");
     check!(inside == "0", "a caller died in the driver, and {inside} count as inside");
-    // New tasks get the dead ones' memory.
+    // New tasks get the memory of dead ones.
     let callers = Callers::start(&scene.a, 4, "nvctl pids")?;
     let answers = || anyhow::Ok(scene.a.script("cat /tmp/calls.*")?.matches("ret=0 ").count());
     wait_until("callers that come after a dead one are not answered", || Ok(answers()? >= ANSWERS))?;
@@ -39,7 +39,7 @@ fn module_survives_driver_oops(stage: &Stage, scene: &Scene) -> Result<(), Fault
     let foreign =
         |line: &&str| line.strip_prefix("pid ").is_some_and(|pid| !own.iter().any(|own| own.to_string() == pid));
     check!(!text.lines().any(|line| foreign(&line)), "a caller that came after a dead one saw {text}");
-    // A dead caller that counted as inside would keep it from retiring.
+    // A dead caller that counted as inside would keep the module from retiring.
     stage.unload_engine()?;
     stage.load_engine()?;
     check_list(&scene.a, "the list", &own)

@@ -1,10 +1,9 @@
-//! The driver's release: another that takes its place, one whose GPU does not work, and what each answers by itself.
+//! The driver's release: calls that MPU leaves unchanged, a driver that another release replaces, and one whose GPU does not work.
 
 use crate::stories::common::*;
 
 /// Calls of one run: on a driver without a GPU, and on one with a GPU.
 const CALLS: [u32; 2] = [1500, 250];
-/// What they follow from.
 const SEED: u32 = 77;
 
 pub const STORIES: &[Story] = &[
@@ -50,7 +49,7 @@ fn calls_without_gpu_are_unchanged(stage: &Stage) -> Result<(), Fault> {
         check!(with.lines().count() == once.lines().count(), "another number of lines with the engine");
         check!(accepted(with) > calls as usize / 8, "the driver accepts next to nothing: {}", accepted(with));
         for ((with, once), again) in with.lines().zip(once.lines()).zip(again.lines()) {
-            // What the driver answers differently each time, times and the like, cannot be compared; that it answers can.
+            // Two runs without the engine show which bytes change each time, such as times. Only the others are compared.
             let [with_engine, first, second] = [with, once, again].map(|line| line.split(" bytes ").next());
             check!(
                 with_engine == first || first != second,
@@ -76,9 +75,9 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
     stage.clear_scene();
     let container = stage.container("upgrade")?;
     for driver in [&other, &own] {
-        // A caller that came between an open driver and its overrides would have it start a GPU that is none.
+        // A call between the load of an open driver and its overrides would start the made-up GPU.
         let load = if stage.has_gpu() && stage.release().is_some() { 0 } else { 2 };
-        // They rest long enough to leave the driver unused now and then, on a slow machine, too.
+        // The callers sleep long enough to leave the driver unused now and then, on a slow machine, too.
         let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 1")?;
         stage.unload_driver_in_use()?;
         state(stage, &["waiting"])?;
@@ -86,7 +85,7 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
         state(stage, &["placed", "armed"])?;
         let answered = || container.script("cat /tmp/calls.* 2>/dev/null | grep -c ' ret 0 '; true");
         let before = answered()?;
-        // Once more after that: the first may have begun before.
+        // A second answer: the first call may have begun earlier.
         let more = wait_until("no caller was answered", || Ok(load == 0 || answered()? != before));
         callers.stop()?;
         check!(more.is_ok(), "by {driver} {more:?}: {} before and after", before.trim());
@@ -131,7 +130,7 @@ fn state(stage: &Stage, allowed: &[&str]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What status says of the driver is what is loaded now.
+/// Checks that `mpu status` names the loaded driver.
 fn named(stage: &Stage, driver: &str) -> Result<(), Fault> {
     let (Some(_), true) = (stage.release(), stage.has_engine()) else { return Ok(()) };
     let status = run(&["mpu", "status"])?;

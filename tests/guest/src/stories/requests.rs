@@ -107,7 +107,7 @@ fn second_thread_is_answered_right(_: &Stage, scene: &Scene) -> Result<(), Fault
 fn a_32_bit_caller_is_answered_right(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     all_right(scene, "nvctl32", "")?;
     all_right(scene, "nvctl32", "--xfer")?;
-    // The old control's samples come from the firmware, which a made-up GPU has not.
+    // The old control's samples come from the firmware, which a made-up GPU lacks.
     if stage.release().is_none() {
         let samples = query(&scene.a, "nvctl32", &["gpumon1"])?;
         check_pids("the samples' buffer", &samples.distinct_pids(), &scene.own())?;
@@ -180,12 +180,12 @@ fn racing_supervisor_shows_bare_drivers_rows_only(stage: &Stage, scene: &Scene) 
     Ok(())
 }
 
-/// Capture sessions are foreign in every era, lists in the older ones.
+/// The raced controls in each mode. The driver's capture sessions are foreign in every era, its lists in the older ones.
 fn races<'a>(modes: &'a [&'a str]) -> impl Iterator<Item = (&'static str, &'a str)> {
     ["pids", "fbc"].into_iter().flat_map(move |raced| modes.iter().map(move |mode| (raced, *mode)))
 }
 
-/// The numbers that ever stood in a result while threads raced.
+/// The numbers that appeared in a result buffer during a race.
 fn race(stage: &Stage, scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32>, Fault> {
     let seconds = stage.race_seconds(0.5);
     let text = scene.a.script(&format!("nvctl --threads 3 --raced {raced} race {mode} {seconds}"))?;
@@ -196,7 +196,7 @@ fn race(stage: &Stage, scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32
 
 const READERS: [&str; 1] = ["read"];
 
-/// What the racing thread rewrites while calls run; `read` has readers only.
+/// The part that the racing thread rewrites while calls run; `read` has readers only.
 const RACES: [&str; 6] = ["read", "cmd", "ptr", "size", "all", "xfer"];
 
 fn malformed_requests_get_drivers_own_status(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -221,7 +221,7 @@ fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(),
             check!(count == Some(own), "{control} counts {count:?} sessions, {} has {own}", container.name());
         }
         if stage.era > 0 {
-            // The others refuse any room but the whole table's.
+            // Later eras refuse any room but the whole table's.
             continue;
         }
         let shown = scene.b.query(&["--room", "1", control])?.pids();
@@ -230,7 +230,7 @@ fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(),
     Ok(())
 }
 
-/// Requests without sense: unmapped and kernel addresses, counts and sizes beyond every table, flags and objects that do not exist.
+/// Invalid requests: unmapped and kernel addresses, counts and sizes beyond every table, flags and objects that do not exist.
 /// Each of the values stands for `{}`.
 const NONSENSE_REQUESTS: [(&str, &[&str]); 19] = [
     (
@@ -277,7 +277,7 @@ fn nonsense(scene: &Scene) -> Result<String, Fault> {
         let each = |request: &String| format!("{program} {request} 2>&1 | head -n 1");
         let text = scene.a.script(&requests.iter().map(each).collect::<Vec<_>>().join("\n"))?;
         for (request, line) in requests.iter().zip(text.lines()) {
-            // The count is an answer's, not the refusal's.
+            // The count is not part of a refusal.
             let line = line.split(" count=").next().unwrap_or_default();
             check!(line.starts_with("ret="), "{program} {request}: {line}");
             answers.push(format!("{program} {request}: {line}"));
@@ -287,7 +287,7 @@ fn nonsense(scene: &Scene) -> Result<String, Fault> {
     Ok(answers.join("\n"))
 }
 
-/// List and memory by one way of asking.
+/// Checks list and memory by one form of request.
 fn all_right(scene: &Scene, program: &str, way: &str) -> Result<(), Fault> {
     let way: Vec<&str> = way.split_whitespace().collect();
     let what = format!("{program} {}", way.join(" "));
@@ -299,7 +299,7 @@ fn all_right(scene: &Scene, program: &str, way: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Samples by one layout: exactly the own processes, and no kernel address.
+/// Checks the samples of one layout: exactly the own processes, and no kernel address.
 pub(super) fn samples(scene: &Scene, arguments: &[&str]) -> Result<(), Fault> {
     let answer = scene.a.query(arguments)?;
     let what = arguments.join(" ");

@@ -1,4 +1,4 @@
-//! Others that redirected the driver's functions first: the module gives way.
+//! Other tools that redirected the driver's functions first: the module redirects nothing.
 
 use std::fs;
 
@@ -57,7 +57,7 @@ fn function_patched_past_ftrace_is_refused(stage: &Stage, scene: &Scene) -> Resu
     check_own_list(scene, "once the other has gone, the list")
 }
 
-/// Whether such a jump differs from what ftrace itself writes: in newer kernels ftrace jumps into BPF.
+/// Whether such a jump differs from ftrace's own: in newer kernels ftrace jumps into BPF.
 fn can_detect_jump(_: &Stage) -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
@@ -65,7 +65,7 @@ fn can_detect_jump(_: &Stage) -> bool {
     cfg!(target_arch = "x86_64") && version < (6, 19)
 }
 
-/// The stage as it was.
+/// Restores the stage.
 fn back(stage: &Stage) -> Result<()> {
     unload("mpu")?;
     if fs::exists("/sys/module/rival")? {

@@ -15,7 +15,7 @@ fn can_fail(_: &Stage) -> bool {
     Path::new(CHANCES).exists()
 }
 
-/// Where a kernel with fault injection lets a task's Nth chance to fail be taken.
+/// Selects which allocation or copy of a task fails, on a kernel with fault injection.
 const CHANCES: &str = "/proc/thread-self/fail-nth";
 const DEBUGFS: &str = "/sys/kernel/debug";
 
@@ -64,7 +64,7 @@ fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Resu
     check_own_list(scene, "with memory again, the list")
 }
 
-/// Those that may sleep for memory never fail on order unless asked to, and MPU's are of that kind.
+/// By default failslab exempts allocations that may sleep, such as MPU's.
 fn set_up_failing_allocations() -> Result<()> {
     let slab = Path::new(DEBUGFS).join("failslab");
     if !slab.exists() {
@@ -77,7 +77,7 @@ fn set_up_failing_allocations() -> Result<()> {
     Ok(())
 }
 
-/// The answers with the first chance taken, the second, and so on to one with none left.
+/// The answers while the first allocation or copy fails, then the second, and so on to the first answer without a failure.
 fn each_chance(scene: &Scene, question: &str) -> Result<Vec<Answer>, Fault> {
     let once = format!(
         "nvctl --fail-nth $n {question} >/tmp/chance; cat /tmp/chance; grep -q injected=0 /tmp/chance && break"
@@ -88,9 +88,9 @@ fn each_chance(scene: &Scene, question: &str) -> Result<Vec<Answer>, Fault> {
     starts.windows(2).map(|ends| Ok(nvctl::read(&text[ends[0]..ends[1]])?)).collect()
 }
 
-/// A task's chances beyond any that it will meet: what is left of them says how many it met.
+/// More than a task's allocations and copies: the remainder gives their number.
 const NEVER: u64 = 1 << 30;
-/// The last allocations of a module that comes are its own: what the kernel allocates to load it came before.
+/// The last allocations of a load are the module's own: the kernel's allocations come before.
 const OWN: u64 = 60;
 
 fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -107,7 +107,7 @@ fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fau
         let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
         check_list(&scene.b, "in a hand-over without memory, the list", &[scene.other.view_pid])?;
         match begun {
-            // A caller was inside when it failed: the instance stays loaded, refused, until it is unloaded.
+            // A caller was inside at the failure: the instance stays loaded, retired, until it is unloaded.
             true if state.contains("state=retired") => {
                 failed += 1;
                 unload_module("mpu_next")?;
@@ -134,14 +134,14 @@ fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fau
     check_own_list(scene, "with memory again, the list")
 }
 
-/// Loads a module with this chance of the loading thread's taken: how many it met until then, and whether the module began.
+/// Loads a module while this allocation or copy of the loading thread fails. Returns how many were made, and whether the module loaded.
 fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
     let file = fs::File::open(format!("/mpu/{module}.ko"))?;
     let chances = fs::OpenOptions::new().read(true).write(true).open(CHANCES)?;
     chances.write_all_at(chance.to_string().as_bytes(), 0).context("nothing fails on order")?;
     let begun = finit_module(&file, c"", 0).is_ok();
     let mut remaining = [0; 16];
-    // A chance that is still in store hits this reading, or the writing.
+    // A pending failure hits this read, or the write below.
     let remaining = match chances.read_at(&mut remaining, 0) {
         Ok(length) => std::str::from_utf8(&remaining[..length])?.trim().parse().context("fail-nth is no number")?,
         Err(_) => 1,
@@ -152,7 +152,7 @@ fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
     Ok((chance - remaining, begun))
 }
 
-/// Refused, or exactly what the caller gets when nothing fails: from the engine, or from the driver alone.
+/// Checks that the answer is a refusal, or has only numbers of the answers without a failure, from the engine or the driver alone.
 fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Fault> {
     if answer.status != 0 || !answer.text.starts_with("ret=0 ") {
         return Ok(());

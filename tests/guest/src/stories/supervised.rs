@@ -1,4 +1,4 @@
-//! The life of the supervisor while containers call: killed, restarted, retired, and under load.
+//! The supervisor while containers call: killed, restarted, retired, and under load.
 
 use std::process::{Child, Command, Stdio};
 
@@ -115,7 +115,7 @@ fn up_status_down_control_the_supervisor(stage: &Stage) -> Result<(), Fault> {
     by_hand(stage, by_command)
 }
 
-/// Has a story start and end supervisors itself; what it leaves is ended.
+/// Runs a story that starts and ends supervisors itself. Ends a supervisor that the story leaves.
 fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
     check_own_list(&scene, "the list")?;
@@ -178,7 +178,7 @@ fn concurrent_starts(stage: &Stage) -> Result<(), Fault> {
         format!("{} / {}", read("/run/up.1"), read("/run/up.2"))
     };
     check!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", log());
-    // A start that finds another tries for half a second: a process that only looks holds the lock as well.
+    // A start that finds another retries for half a second: a process that only checks also holds the lock.
     std::thread::sleep(Duration::from_secs(2));
     let one = wait_until("two starts at once leave several keepers", || Ok(keepers() == 1));
     check!(one.is_ok(), "{one:?}: {} are left: {}", keepers(), log());
@@ -214,9 +214,9 @@ fn keepers() -> usize {
 }
 
 const MANY: usize = 64;
-/// Eight callers that never pause, and the supervisor's threads for them, may make the others so many times as slow.
+/// Eight callers without a pause, and the supervisor's threads for them, may slow the others by this factor.
 const SLOWER: u32 = 6;
-/// So much is never slow: emulated, with more callers than processors.
+/// Always permitted: the machine is emulated and has more callers than processors.
 const SLOW: Duration = Duration::from_secs(10);
 
 fn sixty_four_containers_are_right_under_load(_: &Stage) -> Result<(), Fault> {
@@ -266,7 +266,7 @@ fn answer_of(caller: Child) -> Result<nvctl::Answer> {
     nvctl::read(&String::from_utf8_lossy(&done.stdout))
 }
 
-/// Eight ask at a time, until all have asked. Returns the times that eight took.
+/// Queries from all members, eight at a time. Returns the time of each eight.
 fn query_from_all(members: &[Member], when: &str) -> Result<Vec<Duration>, Fault> {
     let mut times = Vec::new();
     for some in members.chunks(8) {
@@ -282,7 +282,7 @@ fn query_from_all(members: &[Member], when: &str) -> Result<Vec<Duration>, Fault
 }
 
 fn end(mut child: Child) -> Result<()> {
-    // The shell's children die with it: all are below one nsenter.
+    // The shell and its children are below one nsenter, and would outlive it.
     for pid in processes::descendants(child.id()) {
         let _ = crate::command::run(&["kill", "-9", &pid.to_string()]);
     }

@@ -133,7 +133,7 @@ fn session_pids(text: &str) -> Vec<u32> {
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .filter(|words| words.len() > 3)
         .collect();
-    // The listing comes again every second; a session that came already ends the first one.
+    // The listing repeats every second: a repeated session ends the first one.
     let mut seen = Vec::new();
     let mut pids = Vec::new();
     for row in rows {

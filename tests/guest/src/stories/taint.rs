@@ -8,29 +8,29 @@ use crate::stories::common::*;
 /// The numbers outside: 2fee01 to 2feefe. Nothing else has these two bytes side by side.
 const FROM: u32 = 0x2f_ee01;
 const TO: u32 = 0x2f_eeff;
-/// Where programs that only ask are numbered from, each round anew: the processes of the scene come before.
+/// The first PID of the scanning programs in each round. The scene's processes have lower PIDs.
 const SCAN_PID: u32 = FROM + 150;
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
-/// Calls for each two reloads that a row has: with `x test --full` about 10⁶ in all.
+/// Calls for each two reloads of a row: with `x test --full` about 10⁶ in all.
 const CALLS: u32 = 10_000;
-/// Of one program: a kernel that watches itself takes ten times as long, and no program may take minutes.
+/// Calls of one program: a debug kernel takes ten times as long, and no program may take minutes.
 const AT_ONCE: u32 = 2_500;
-/// The same by an engine in user space, through which a call takes ten times as long.
+/// The same with an engine in user space, where a call takes ten times as long.
 const SUPERVISED_CALLS: u32 = 1_000;
-/// Without an engine each of them finds something.
+/// Calls without an engine, enough for a hit.
 const BARE_CALLS: u32 = 2_000;
-/// With threads that change what the driver reads, for each reload.
+/// Calls with racing threads, for each reload.
 const RACED_CALLS: u32 = 200;
 
-/// What a real GPU is asked (tests/gpu/taint.sh), and nothing else: each row first, then by chance.
+/// Only the calls of tests/gpu/taint.sh for a real GPU: each row once, then random ones.
 const ALLOWED: &str = "--allowed /bin/taint.allowed --rate 2000";
 const ALLOWED_CALLS: u32 = 300;
 
-/// How much less memory may be free after any number of calls: 560 bytes lost in each of a full row's 6·10⁴.
+/// Permitted loss of free memory over all calls: 560 bytes for each of a full row's 6·10⁴.
 const MAY_LACK_KIB: u64 = 32 << 10;
 
-/// docs/notify.md: its caller asks the driver itself, and is named by the host's number.
+/// docs/notify.md: the caller makes this call itself, and the answer has the caller's host PID.
 const REPORT: &str = " control 0x607 ";
 
 /// nvtaint's row that only drivers from 610 on answer.
@@ -47,10 +47,10 @@ pub const STORIES: &[Story] = &[story!(tainted_pids_never_reach_a_container, [3]
 
 fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
-    // Another scene may use these numbers again, and a dead process's record hides its heir's (docs/limits.md).
+    // These PIDs may be reused, and a dead process's record hides that of a new process with its PID (docs/limits.md).
     nvctl::query(&[], "nvctl", &["acct-clear"])?;
     let _high = HighNumbers::allowed()?;
-    // Its supervisor would have a number of its own.
+    // The supervisor restarts, so that its PID is in the set.
     let restarts = stage.engine == Engine::Notify;
     if restarts {
         stage.unload_engine()?;
@@ -61,7 +61,7 @@ fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
     }
     let scene = stage.scene_from(FROM + 20)?;
     let foreign = Holder::on_host(&["--hwpm", "--error"])?;
-    // Accounting keeps a record of it.
+    // Accounting keeps a record of this process.
     drop(Holder::on_host(&["--mem", "70"])?);
     let last = scene.host_pids().into_iter().chain([foreign.host_pid]).max().unwrap_or(TO);
     ensure_set(last)?;
@@ -91,7 +91,7 @@ fn run_calls(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let notify = stage.engine == Engine::Notify;
     let allowed: &[&str] = if notify { &[REPORT] } else { &[] };
     let known = |hit: &str| allowed.iter().any(|one| hit.contains(one));
-    // Racing threads cannot tell which call they saw an answer of.
+    // A racing thread cannot tell the report's hits from those of other controls.
     let raced = if notify { "--raced buffers --leave-out report" } else { "--raced buffers" };
     let each = if notify { SUPERVISED_CALLS } else { CALLS };
     let at_once = each.min(AT_ONCE);
@@ -125,7 +125,7 @@ fn run_calls(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     );
     check!(free_after + MAY_LACK_KIB > free_before, "{free_before} KiB were free before, and {free_after} after that");
     if notify {
-        // docs/notify.md: what is passed on is read again by the kernel.
+        // docs/notify.md: the kernel reads a passed-on argument again.
         return residual(
             scene,
             "an argument that is exchanged once it was passed on",
@@ -141,18 +141,17 @@ fn run_calls(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     check_own_list(scene, "the list")
 }
 
-/// What the kernel could still give away.
 fn free_kib() -> Result<u64> {
     let text = fs::read_to_string("/proc/meminfo").context("no meminfo")?;
     let free = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
     free.context("no MemAvailable")?.trim().parse().context("MemAvailable is no number")
 }
 
-/// Runs that try for it. Nearly always the first finds it; on a machine with twice as many processors in guests as of its own, one guest
-/// needed more than 20.
+/// Maximum runs until a hit. The first run nearly always has one. On a machine whose guests had twice its processors, one guest needed more
+/// than 20.
 const RESIDUAL_RUNS: u32 = 100;
 
-/// What the pages say cannot be kept from a container: if it is not found, nothing would be.
+/// Fails unless a documented leak is seen. Without a hit here, the other runs would prove nothing.
 fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
     for _ in 0..RESIDUAL_RUNS {
         if TaintRun::start(scene, RACED_CALLS, how)?.hits().next().is_some() {
@@ -162,7 +161,7 @@ fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
     Err(Fault::Wrong(format!("{what} was not seen, which the pages say can be")))
 }
 
-/// The module's state in files that a container may have, while another container's caller is blocked in the driver.
+/// Checks the module's parameter files in a container while another container's caller is blocked in the driver.
 fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
     wait_until("no caller is held in the driver", || Ok(stage.engine_state("holder").is_some()))?;
@@ -217,13 +216,13 @@ impl TaintRun {
         Ok(())
     }
 
-    /// Rows that should have been answered.
+    /// Rows that the driver never accepted.
     fn refused(&self) -> impl Iterator<Item = String> + '_ {
         self.text.lines().filter_map(|line| line.strip_prefix("unanswered ")).map(str::to_owned)
     }
 }
 
-/// More numbers than a guest has by itself, until dropped.
+/// Raises pid_max until dropped.
 struct HighNumbers {
     before: String,
 }

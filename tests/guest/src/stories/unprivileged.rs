@@ -3,7 +3,7 @@
 use crate::stories::common::*;
 use crate::stories::counting::FOREIGN_CLIENT;
 
-/// A user of a container, who is root nowhere.
+/// A user who is not root, neither on the host nor in the container.
 const USER: &str = "1000:1000";
 
 pub const STORIES: &[Story] = &[
@@ -68,7 +68,7 @@ fn as_user(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
     Ok(nvctl::read(&out).map_err(|error| error.context(err))?)
 }
 
-/// The process list wants a capability, as with no release.
+/// Makes the process list require a capability. No release does.
 fn guarded(on: bool) -> Result<(), Fault> {
     Ok(std::fs::write("/sys/module/nvidia/parameters/guarded", if on { "1" } else { "0" })?)
 }

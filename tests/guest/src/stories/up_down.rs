@@ -39,7 +39,7 @@ fn up_status_down_control_the_module(stage: &Stage, scene: &Scene) -> Result<(),
     check!(valid_answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
     let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko", "--json"])?;
     check!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
-    // No container has asked since the module was loaded: the translation that was seen is the one that `up` asked for.
+    // No container has called since the module was loaded: the translation is that of `up`'s own call.
     check!(valid_answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
     check!(valid_answer(&up)?["proof"]["result"] == "seen", "up says {}", up.out);
     check!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");

@@ -1,4 +1,4 @@
-//! The two ways to redirect: a direct call, and a handler that changes where a function continues; and other users of the same functions.
+//! The two ways to redirect: a direct call, and a handler that changes the continuation address. Also other users of the same functions.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::stories::common::*;
 use crate::stories::neighbours::under_probe;
 
-/// Each way, and what the module's `probes` say of a kernel that lacks it.
+/// Each way, and the text in the module's `probes` on a kernel that lacks it.
 const WAYS: [(&str, &str); 2] = [("direct", "direct=none"), ("ipmodify", "handler=none")];
 
 /// The ways that this kernel has, and those that it lacks.
@@ -123,7 +123,7 @@ fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault>
     host.args(["spin", "600"]).args(spins[0].split(' ')).stdout(Stdio::piped());
     let mut host = host.spawn().context("cannot start a caller on the host")?;
     let unloaded = unload_module("mpu_next");
-    // It is to be asking still: it ends by itself only when an answer is wrong.
+    // It must still run: it ends by itself only after a wrong answer.
     let ended = host.try_wait();
     let killed = host.kill();
     let output = host.wait_with_output().context("the host's caller is lost")?;
@@ -142,7 +142,7 @@ fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) ->
     run_ok(&["insmod", "/sim/rival.ko"])?;
     let loaded = stage.load_engine();
     let state = ["state", "refused", "hooks"].map(|key| stage.state_value(key));
-    // Kernels that take direct calls one by one tell the function; and there the handler is tried last, if it may.
+    // On kernels that register direct calls one by one, the module reports the function. There it tries the handler last, if allowed.
     let one_by_one = state[1].starts_with("os_");
     if loaded.is_ok() {
         stage.unload_engine()?;
@@ -157,7 +157,7 @@ fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) ->
     under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || under_hotplug(scene))
 }
 
-/// While callers ask, a processor goes and comes back.
+/// Takes a processor offline and back online under callers.
 fn under_hotplug(scene: &Scene) -> Result<(), Fault> {
     const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
     check_own_list(scene, "under a probe, the list")?;

@@ -26,7 +26,7 @@ fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
 
     let container = stage.container("who")?;
     run_ok(&["mknod", "/tmp/renamed", "c", "195", "0"])?;
-    // Before any client has run on the host, its nodes are not there.
+    // The nodes are missing before any client has run on the host.
     for (node, minor) in [("/dev/nvidia0", "0"), ("/dev/nvidiactl", "255")] {
         if !std::fs::exists(node)? {
             run_ok(&["mknod", node, "c", "195", minor])?;
@@ -74,7 +74,7 @@ fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-/// All are listed; then one after the other is ended by the PID or the command that is printed.
+/// Checks that all are listed, and ends one after the other by the printed PID or command.
 fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), Fault> {
     let mut left: Vec<(&str, u32)> = kinds.iter().map(|(kind, holder)| (*kind, holder.host_pid)).collect();
     let seen = who(&[])?;
@@ -82,7 +82,7 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
         check!(pids(&seen).contains(pid), "{kind} holds the driver by process {pid}, mpu who lists {:?}", pids(&seen));
     }
     check_pids("mpu who", &pids(&seen), &sorted(left.iter().map(|(_, pid)| *pid)))?;
-    // A look by names, as a shell loop over /proc does it, misses some: else the kinds would be too easy.
+    // A search by names, as in a shell loop over /proc, must miss some. Otherwise the kinds are too easy to find.
     let by_name = by_name()?;
     if by_name.len() >= left.len() {
         return Err(anyhow!("a look by names finds all of {by_name:?}").into());
@@ -91,7 +91,7 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
     let container = seen["processes"].as_array().into_iter().flatten().find(|one| one["pid"] == left[0].1);
     let end = container.map(|process| process["end"].to_string()).unwrap_or_default();
     check!(end.contains("crun delete --force who"), "a container's process is ended by {end}");
-    // Kernels before 5.6 do not count what is in flight.
+    // Kernels before 5.6 do not count descriptors in flight.
     let counts = std::fs::read_dir(format!("/proc/{}/fdinfo", in_flight.host_pid))?
         .flatten()
         .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("scm_fds")));
@@ -100,7 +100,7 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
     let user = as_unprivileged(&["mpu", "who"])?;
     check!(user.status == 4 && !user.out.contains("nvkeep"), "to a user mpu who says {} {}", user.out, user.err);
     let mut late = run(&["mpu", "who", "--wait", "1"])?;
-    // One look takes longer than that on a kernel with all its checks.
+    // One search takes longer than 1 s on a debug kernel.
     if !late.err.contains("waiting for") {
         late = run(&["mpu", "who", "--wait", "10"])?;
     }
@@ -126,7 +126,7 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
     Ok(())
 }
 
-/// `rmmod` says that the driver is in use.
+/// Checks that `rmmod` does not unload the driver.
 fn is_kept(by: &str) -> Result<(), Fault> {
     let done = run(&["rmmod", "nvidia"])?;
     check!(done.status == 1, "{by} does not keep the driver from being unloaded: rmmod ended with {}", done.status);
@@ -139,7 +139,7 @@ fn keep(arguments: &[&str]) -> Result<Holder> {
     Holder::start(command, Ok)
 }
 
-/// The number of `nvidia-caps`, which the kernel chose.
+/// The major number of `nvidia-caps`, which the kernel chose.
 fn caps_major() -> Result<String> {
     let devices = std::fs::read_to_string("/proc/devices")?;
     let major = devices.lines().find_map(|line| line.strip_suffix(" nvidia-caps"));
@@ -155,7 +155,7 @@ fn pids(seen: &Value) -> Vec<u32> {
     sorted(processes.filter_map(|process| process["pid"].as_u64()?.try_into().ok()))
 }
 
-/// Processes with a descriptor whose name begins like one of the driver's nodes.
+/// Processes with an open file whose name begins with `/dev/nvidia`.
 fn by_name() -> Result<Vec<u32>> {
     let script =
         "for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q ' /dev/nvidia' && echo ${p#/proc/}; done; true";

@@ -1,11 +1,11 @@
 //! Apptainer 1.4 (Debian sid): `--nv --nvccli` calls `nvidia-container-cli configure --no-cgroups`, as root or in a user namespace.
 //!
-//! Outside truth: apptainer(1); the program itself.
+//! Source: apptainer(1); the program itself.
 
 use super::{assert_has_second_gpu, assert_no_driver, set_up};
 use crate::host::{Driver, Host};
 
-/// What a small host lacks of what Apptainer looks for. This machine may give root less than all capabilities.
+/// Files and settings that Apptainer expects and a small host lacks. Root on this machine may lack capabilities.
 const SET_UP: &str = "mkdir -p /var/lib/apptainer/mnt/session; : > /etc/localtime; : > /etc/resolv.conf; : > /etc/hosts
     echo tty:x:5: >> /etc/group; sed -i 's/^root default capabilities.*/root default capabilities = file/' /etc/apptainer/apptainer.conf
     cp -a /tmp/img /home/user/img; chown -R 1000:1000 /home/user";
@@ -27,7 +27,7 @@ fn exec(host: &Host, who: &str, options: &str) -> (bool, String) {
     (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Whether users other than root make user namespaces here.
+/// Whether users other than root can make user namespaces here.
 fn rootless(host: &Host) -> bool {
     let able = host.sh(&format!("{AS_USER} unshare --user --map-root-user --mount true")).status.success();
     if !able {
@@ -52,7 +52,7 @@ fn apptainer_gives_gpu_asked_for() {
             assert!(ok, "{output}");
             assert_has_second_gpu(&output, "a user's");
         }
-        // Another user's folder cannot be written to: Apptainer says so, and starts nothing.
+        // Apptainer refuses another user's folder, because it is not writable.
         let (ok, output) = exec(&host, AS_USER, "--nv --nvccli /tmp/img");
         assert!(!ok && output.contains("not writable in the container"), "{output}");
     }
@@ -69,7 +69,7 @@ fn apptainer_gives_gpu_asked_for() {
 #[test]
 fn apptainer_works_with_ubuntu_ldconfig() {
     let Some(host) = start() else { return };
-    // Ubuntu's: a script, and the program beside it.
+    // As on Ubuntu: a script, and the program beside it.
     let script = |program: &str| {
         host.write("/usr/sbin/ldconfig", &format!("#!/bin/sh\nexec {program} \"$@\"\n"));
         host.ok("chmod 755 /usr/sbin/ldconfig");
@@ -77,7 +77,7 @@ fn apptainer_works_with_ubuntu_ldconfig() {
     host.ok("mv /usr/sbin/ldconfig /usr/sbin/ldconfig.real");
     script("/usr/sbin/ldconfig.real");
     assert_has_second_gpu(&exec(&host, "", "--nv --nvccli /tmp/img").1, "wrapped");
-    // A script and nothing that we could run: its interpreter would be the image's.
+    // A script alone cannot run: its interpreter would be the image's.
     host.ok("mv /usr/sbin/ldconfig.real /usr/sbin/elsewhere");
     script("/usr/sbin/elsewhere");
     let (ok, output) = exec(&host, "", "--nv --nvccli /tmp/img");
@@ -87,7 +87,7 @@ fn apptainer_works_with_ubuntu_ldconfig() {
     assert!(!ok && output.contains("ldconfig"), "{output}");
 }
 
-/// An image in one file, which cannot be written to.
+/// A read-only image in one file.
 #[test]
 #[ignore = "makes an image, which takes long: ./x containers --full"]
 fn apptainer_runs_read_only_image() {
@@ -98,7 +98,7 @@ fn apptainer_runs_read_only_image() {
         let (ok, output) = exec(&host, AS_USER, "--nv --nvccli /tmp/img.sif");
         match ok {
             true => assert_has_second_gpu(&output, "a user's"),
-            // Without FUSE a user mounts no image.
+            // Without FUSE a user cannot mount an image.
             false => println!("skipped: a user's image file: {}", output.lines().last().unwrap_or_default()),
         }
     }

@@ -1,11 +1,11 @@
 //! enroot's hook for NVIDIA GPUs: the calls that it makes, in mounts made as enroot makes them. Debian has no enroot.
 //!
-//! Outside truth: enroot 4, `conf/mounts/10-system.fstab` and `conf/hooks/98-nvidia.sh`: what is mounted how, the hook's arguments.
+//! Source: enroot 4, `conf/mounts/10-system.fstab` and `conf/hooks/98-nvidia.sh`: the mounts, and the hook's arguments.
 
 use super::{assert_has_second_gpu, assert_no_driver, set_up};
 use crate::host::{Driver, Host};
 
-/// What is mounted below a root before the hooks: from, to, kind, options. `none` is a bind mount.
+/// The mounts below a root before the hooks: from, to, kind, options. `none` is a bind mount.
 const MOUNTS: [(&str, &str, &str, &str); 6] = [
     ("/proc", "proc", "none", "rbind,rw,nosuid,nodev,noexec,rslave"),
     ("/sys", "sys", "none", "rbind,ro,nosuid,nodev,noexec,rslave"),
@@ -34,7 +34,8 @@ fn call(environment: &[&str]) -> String {
     words.join(" ")
 }
 
-/// A script that starts a container as enroot does, in mounts of its own, and has it look. Without a variable there is no call.
+/// A script that starts a container as enroot does, in its own mount namespace, and runs the check script in it. Without a variable there is
+/// no call.
 pub fn script(environment: &[&str]) -> String {
     let mounts: Vec<String> = MOUNTS
         .iter()

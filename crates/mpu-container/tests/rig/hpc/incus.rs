@@ -1,11 +1,11 @@
-//! Incus 7 (Debian sid): `nvidia.runtime=true` has LXC's hook call nvidia-container-cli, for the files alone; the node is a device of Incus's.
+//! Incus 7 (Debian sid): with `nvidia.runtime=true`, LXC's hook calls nvidia-container-cli for the files only. The node is a device of Incus's.
 //!
-//! Outside truth: Incus's "Instance options", `nvidia.*`; the daemon itself.
+//! Source: Incus's "Instance options", `nvidia.*`; the daemon itself.
 
 use super::set_up;
 use crate::host::{Driver, Host};
 
-/// What a small host lacks of what incusd looks for, and its first use: an image from a tree, a pool of folders. The daemon knows cgroup 2 alone.
+/// Files that incusd expects and a small host lacks, and its first use: an image from a tree, a pool of folders. The daemon needs cgroup 2.
 const SET_UP: &str = "umount --recursive /sys/fs/cgroup && mount -t cgroup2 cgroup /sys/fs/cgroup || exit 3
     mkdir -p /run/incus; : > /etc/hosts; : > /etc/resolv.conf; echo incus-admin:x:120: >> /etc/group
     echo root:1000000:65536 | tee -a /etc/subuid >> /etc/subgid

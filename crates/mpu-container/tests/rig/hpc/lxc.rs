@@ -1,11 +1,11 @@
 //! LXC (Debian's) and its hook for NVIDIA GPUs, which calls nvidia-container-cli from an unprivileged container's mount hook.
 //!
-//! Outside truth: lxc.container.conf(5); `/usr/share/lxc/hooks/nvidia`, which comes with LXC.
+//! Source: lxc.container.conf(5); `/usr/share/lxc/hooks/nvidia`, which comes with LXC.
 
 use super::{assert_has_second_gpu, assert_no_driver, set_up};
 use crate::host::{Driver, Host};
 
-/// A mount hook, as `world.sh` is for OCI runtimes: the container's procfs shows the made-up GPUs.
+/// A mount hook, like `world.sh` for OCI runtimes: the container's procfs gets the made-up GPUs.
 const WORLD: &str = "#!/bin/sh\nmount -t tmpfs driver $LXC_ROOTFS_MOUNT/proc/driver && cp -a /proc/driver/. $LXC_ROOTFS_MOUNT/proc/driver/\n";
 
 fn start() -> Option<Host> {
@@ -50,17 +50,17 @@ fn lxc_hook_gives_container_its_gpu() {
     assert!(ok, "{output}");
     assert_has_second_gpu(&output, "lxc");
     assert!(!output.contains("nvidia0\n"), "{output}");
-    // What was put in the image's root stays; a second start finds it there.
+    // The files in the image's root stay, and a second start meets them.
     let (ok, output) = execute(&host, HOOK);
     assert!(ok, "{output}");
     assert_has_second_gpu(&output, "lxc, again");
-    // What an image asks for and no host has.
+    // An image's requirement that no host meets.
     let (ok, output) = execute(&host, &format!("{HOOK}lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99.0\n"));
     assert!(!ok && output.contains("unsatisfied condition: cuda>=99.0"), "{output}");
     assert_eq!(host.changes(), before);
 }
 
-/// A root that is mounted read-only: mount points cannot be made, and the error says what cannot be done.
+/// In a read-only root, mount points cannot be made. The error names what failed.
 #[test]
 fn lxc_hook_reports_read_only_image() {
     let Some(host) = start() else { return };

@@ -1,6 +1,6 @@
-//! What still calls nvidia-container-cli: Apptainer, LXC, Incus, enroot's hook, jobs of Slurm. The tools are Debian's, the GPUs made up.
+//! Tools that call nvidia-container-cli: Apptainer, LXC, Incus, enroot's hook, jobs of Slurm. The tools are Debian's, the GPUs made up.
 //!
-//! Each starts a container of its own first without a GPU and then with one; then comes what goes wrong on real clusters.
+//! Each starts a container first without a GPU, then with one. Then come failures of real clusters.
 
 mod apptainer;
 mod enroot;
@@ -11,7 +11,7 @@ mod slurm;
 use crate::facts::bus;
 use crate::host::Host;
 
-/// Tells of a container's GPU: nodes, nvidia-smi, procfs, libraries by ld.so.cache, what the cgroup says.
+/// Prints a container's nodes, nvidia-smi, procfs, libraries by ld.so.cache, and the cgroup's decisions.
 const LOOK: &str = "cd /; busybox ls /dev | busybox grep nvidia; nvidia-smi 2>&1
 for gpu in $(busybox ls /proc/driver/nvidia/gpus); do echo gpu $gpu; done; busybox grep Modify /proc/driver/nvidia/params
 LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep -E 'cuda|nvidia-ml'
@@ -26,7 +26,7 @@ fn set_up(host: &Host, owner: u32) {
     ));
 }
 
-/// Asserts that a container has the second of two GPUs, and all of a driver that works as far as one can without hardware.
+/// Asserts that a container has the second of two GPUs, and a driver that works as far as possible without hardware.
 fn assert_has_second_gpu(output: &str, what: &str) {
     let proofs = [
         "nvidia-uvm\n",

@@ -1,7 +1,7 @@
-//! Slurm (Debian's): what slurmd counts as GPUs in a container, and a job whose cgroup Slurm rules.
+//! Slurm (Debian's): the GPUs that slurmd detects in a container, and a job in a cgroup of Slurm's.
 //!
-//! Outside truth: gres.conf(5), cgroup.conf(5); the programs themselves. slurmd reads of each GPU the processors near to it, too, from the
-//! driver's folder below /sys/bus/pci: that is made up like the rest.
+//! Source: gres.conf(5), cgroup.conf(5); the programs themselves. slurmd also reads each GPU's nearby processors, from the driver's folder
+//! below /sys/bus/pci, which is made up like the rest.
 
 use super::{assert_has_second_gpu, enroot, set_up};
 use crate::container::Container;
@@ -11,7 +11,7 @@ use crate::wrapper::{WRAPPER, configure};
 const PCI: &str = "mount -t tmpfs bus /sys/bus; for gpu in /proc/driver/nvidia/gpus/*; do
     mkdir -p /sys/bus/pci/drivers/nvidia/${gpu##*/}; echo 0-1 > /sys/bus/pci/drivers/nvidia/${gpu##*/}/local_cpulist; done";
 
-/// A cluster of this host alone. Its name is in its cgroups' names.
+/// A cluster with only this host. Its name is in its cgroups' names.
 fn start() -> Option<Host> {
     let host = Host::start(Driver::Tools("hpc", 2))?;
     set_up(&host, 0);
@@ -52,7 +52,7 @@ fn slurmd_in_container_detects_its_gpus() {
         for (devices, expected) in [("1", &["/dev/nvidia1"][..]), ("all", &["/dev/nvidia0", "/dev/nvidia1"])] {
             let mut container = Container::new(&host, "glibc", &["/bin/sh", "-c", "slurmd -G 2>&1"]);
             container = container.env(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")]);
-            // slurmd as the container's own: its tree is the host's.
+            // The container has a slurmd of its own: its tree is the host's.
             let root = format!("{}/rootfs", container.folder());
             host.ok(&format!("umount {root}; mkdir -p /rig/upper-{mode}-{devices} /rig/work-{mode}-{devices}; mount -t overlay -o \
                  lowerdir=/rig/trees/host-hpc:/rig/trees/root-glibc,upperdir=/rig/upper-{mode}-{devices},workdir=/rig/work-{mode}-{devices} \
@@ -82,7 +82,7 @@ fn slurm_job_container_gets_job_gpu() {
     };
     let output = job("nvidia-container-cli list --device all | grep 'nvidia[0-9]'; cat /dev/nvidia0 2>&1; true");
     assert_eq!(output, "/dev/nvidia1\ncat: /dev/nvidia0: Operation not permitted\n");
-    // By its place among the job's GPUs, as NVML counts them there, and all.
+    // By the GPU's index in the job, as NVML counts there, and `all`.
     for devices in ["0", "all"] {
         let output = job(&enroot::script(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")]));
         assert_has_second_gpu(&output, devices);
