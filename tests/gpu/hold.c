@@ -1,4 +1,4 @@
-// hold MIB SECONDS [HIDDEN]: a process that has so much memory of the first GPU for so long, by CUDA. It tells when it has it.
+// hold MIB SECONDS [HIDDEN]: a process that has so much memory of the first GPU for so long, by CUDA. It prints a line when it has the memory.
 // HIDDEN is how it keeps a look at /proc from finding the driver: `threads`, another thread uses it and the first one has ended;
 // `nodes`, the device nodes have other names by then.
 #include <dlfcn.h>

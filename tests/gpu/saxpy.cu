@@ -1,4 +1,4 @@
-// A GPU process that computes something that can be checked, holds its memory for a while, and says who it is.
+// A GPU process that computes a result to check, holds its memory for a while, and prints its PID.
 #include <cstdio>
 #include <cstdlib>
 #include <unistd.h>

@@ -118,7 +118,7 @@ fn descriptors_in_flight_are_counted_once_per_socket() {
     let fake = host();
     process(&fake, 20, 'S');
     for (fd, socket, waiting) in [(3, 7, 2), (4, 7, 2), (5, 8, 0), (6, 9, 3)] {
-        fake.link(&format!("/proc/20/fd/{fd}"), &format!("socket:[{socket}]"));
+        fake.link(&format!("/proc/20/fd/{fd}"), format!("socket:[{socket}]"));
         fake.write(&format!("/proc/20/fdinfo/{fd}"), &format!("pos:\t0\nflags:\t02\nscm_fds: {waiting}\n"));
     }
     // A socket of another kind, or a kernel without the count.
