@@ -102,6 +102,8 @@ pub struct Agent<'a> {
     log: Log<'a>,
     options: AgentOptions,
     registration: Registration,
+    /// Whether another agent was the leader when that was last known.
+    is_standby: bool,
     driver: Option<String>,
     last_measurement: Option<Measurement>,
     failures: u32,
@@ -144,6 +146,7 @@ impl<'a> Agent<'a> {
             log,
             options,
             registration,
+            is_standby: false,
             driver: None,
             last_measurement: None,
             failures: 0,
@@ -173,7 +176,11 @@ impl<'a> Agent<'a> {
             (self.last_measurement, self.failures, self.next_try) = (None, 0, 0);
             self.driver = driver;
         }
-        let (doing, text) = match (self.registration.other_leader(), self.driver.clone()) {
+        let leader = self.registration.other_leader();
+        if let Ok(other) = &leader {
+            self.is_standby = other.is_some();
+        }
+        let (doing, text) = match (leader, self.driver.clone()) {
             // The process that holds the gate may be stuck for a while.
             (Err(error @ ElectionError::Held(_)), _) => (Activity::Failed, error_with_fix(&error)),
             (Err(error), _) => return Err(error.into()),
@@ -199,9 +206,8 @@ impl<'a> Agent<'a> {
 
     /// Reports to the cluster whether this node is served. An agent on standby reports nothing.
     fn report(&mut self, doing: Activity, text: &str) {
-        let Some(reporter) = &mut self.reporter else { return };
+        let Some(reporter) = self.reporter.as_mut().filter(|_| !self.is_standby) else { return };
         let state = match (doing, &self.last_measurement) {
-            (Activity::StandsBy, _) => return,
             (Activity::WaitsForDriver, _) => Some((Reason::WaitsForDriver, text)),
             (Activity::Failed, _) => Some((Reason::EngineFailed, text)),
             (_, Some(seen)) if seen.right => Some((Reason::Served, seen.because.as_str())),

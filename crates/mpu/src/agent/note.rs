@@ -26,7 +26,7 @@ pub enum Activity {
     StandsBy,
     /// Leaves the node to the notify engine that its package keeps up, or to a newer module that no agent loaded.
     LeavesToNode,
-    /// Could not raise the engine, and will try again.
+    /// Could not raise the engine, or find out which agent manages it, and will try again.
     Failed,
 }
 

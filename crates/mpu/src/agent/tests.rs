@@ -216,19 +216,23 @@ fn failed_raise_is_logged_and_backs_off() {
 #[test]
 fn held_gate_is_reported_and_tried_again() {
     let fixture = Fixture::new();
-    fixture.run(&["a"], |_, mut agents| {
-        let agent = &mut agents[0];
+    fixture.run(&["old", "new"], |_, mut agents| {
+        agents[0].round().expect("a round");
+        assert_eq!(fixture.note("old").doing, Activity::StandsBy);
         let gate = fixture.fake().host().at(election::AGENTS_DIR).join("gate");
         let held = mpu_os::lock::take(&gate, Duration::from_secs(60)).expect("taken");
-        agent.registration.gate_timeout = Duration::ZERO;
-        agent.round().expect("a round");
-        let note = fixture.note("a");
-        assert!(note.doing == Activity::Failed && note.words.contains("gate is held by"), "{note:?}");
-        assert_eq!(fixture.cluster.reasons(), ["MpuEngineFailed"]);
+        for (agent, name) in agents.iter_mut().zip(["old", "new"]) {
+            agent.registration.gate_timeout = Duration::ZERO;
+            agent.round().expect("a round");
+            let note = fixture.note(name);
+            assert!(note.doing == Activity::Failed && note.words.contains("gate is held by"), "{note:?}");
+        }
+        assert_eq!(fixture.cluster.reasons(), ["MpuEngineFailed"], "the standby agent writes no Event");
         drop(held);
-        agent.registration.gate_timeout = Duration::from_secs(60);
-        agent.round().expect("a round");
-        assert_eq!(fixture.note("a").doing, Activity::Watches);
+        let new = &mut agents[1];
+        new.registration.gate_timeout = Duration::from_secs(60);
+        new.round().expect("a round");
+        assert_eq!(fixture.note("new").doing, Activity::Watches);
     });
 }
 
