@@ -3,9 +3,9 @@
 
 use rustix::fs::OFlags;
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use tempfile::{NamedTempFile, PersistError};
 
@@ -135,12 +135,18 @@ fn write_and_rename(
 }
 
 /// Creates a folder that only its owner can enter, or closes an existing one. Missing parents get the usual mode: they also hold files for
-/// other users.
+/// other users. Only their owner can write to them, whatever the umask is.
 ///
 /// # Errors
 /// As mkdir(2) and chmod(2).
 pub fn create_private_folder(path: &Path) -> io::Result<()> {
-    fs::create_dir_all(path)?;
+    let parent = path.parent().unwrap_or(path);
+    DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    // Closed from the beginning: otherwise another user could put files there first.
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
+        created => created?,
+    }
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
@@ -233,9 +239,14 @@ mod tests {
         fs::create_dir(&usual).expect("a folder");
         for _ in 0..2 {
             create_private_folder(&folder).expect("made or closed");
-            assert_eq!((mode_of(&folder), mode_of(&parent)), (0o700, mode_of(&usual)));
+            assert_eq!((mode_of(&folder), mode_of(&parent)), (0o700, mode_of(&usual) & 0o755));
             fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("changed");
         }
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("written");
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("changed");
+        assert_eq!(create_private_folder(&file).expect_err("a file").kind(), ErrorKind::AlreadyExists);
+        assert_eq!(mode_of(&file), 0o640);
     }
 
     #[test]
