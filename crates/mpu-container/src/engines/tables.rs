@@ -291,15 +291,18 @@ fn has_comments_below(root: &DocumentMut, path: &[&str]) -> bool {
     let next = all.into_iter().filter(|position| *position > own).min();
     let below = next.map_or(root.trailing().as_str(), |next| text_above_heading(root, next)).unwrap_or_default();
     let is_apart = next.is_none() || below.contains("\n\n") || below.contains("\n\r\n");
-    is_apart && below.trim_start_matches([' ', '\t']).starts_with('#') || has_commented_key(below)
+    // A key among Podman's runtimes is a list of paths. Other keys were there before the heading, and are of another table.
+    let value = if path.last() == Some(&"runtimes") { "[" } else { "" };
+    is_apart && below.trim_start_matches([' ', '\t']).starts_with('#') || has_commented_key(below, value)
 }
 
-/// Whether a text has a line such as `#key = 1`, before any heading that is commented out, too.
-fn has_commented_key(text: &str) -> bool {
+/// Whether a text has a line such as `#key = 1` with this beginning of a value, before any heading that is commented out, too.
+fn has_commented_key(text: &str, value: &str) -> bool {
     let is_key = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.\"'".contains(c)) && !key.is_empty();
     let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix('#').map(str::trim));
     let mut own = comments.take_while(|comment| !comment.starts_with('['));
-    own.any(|comment| comment.split_once('=').is_some_and(|(key, _)| is_key(key.trim_end())))
+    let is_line = |(key, right): (&str, &str)| is_key(key.trim_end()) && right.trim_start().starts_with(value);
+    own.any(|comment| comment.split_once('=').is_some_and(is_line))
 }
 
 /// The text above the heading at a position.

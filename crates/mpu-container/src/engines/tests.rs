@@ -735,14 +735,19 @@ fn heading_with_comments_below_stays() {
         host.apply(plan_remove(&files, &["nvidia"]));
         assert_eq!(fs::read_to_string(&files.top).expect("there"), text);
     }
-    // A comment that belongs to the next heading does not keep our heading.
-    let text = "# of runc\n[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/bin/runc\"\n";
-    let host = TestHost::new(Engine::Crio).top(text);
-    let mut files = host.files.clone();
-    files.drop_in = Some(files.top.clone());
-    host.apply(plan_add(&files, &[all()], None));
-    host.apply(plan_remove(&files, &["nvidia"]));
-    assert_eq!(fs::read_to_string(&files.top).expect("there"), text);
+    // A comment that belongs to the next heading, or a commented-out key of another table, does not keep our heading.
+    for (engine, text, added) in [
+        (Engine::Crio, "# of runc\n[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/bin/runc\"\n", all()),
+        (Engine::Podman, "[engine]\nnum_locks = 9\n\n# events_logger = \"file\"\n\n[network]\n", request()),
+        (Engine::Podman, "[engine]\nnum_locks = 9\n\n# events_logger = \"file\"\n", request()),
+    ] {
+        let host = TestHost::new(engine).top(text);
+        let mut files = host.files.clone();
+        files.drop_in = Some(files.top.clone());
+        host.apply(plan_add(&files, &[added], None));
+        host.apply(plan_remove(&files, &["nvidia"]));
+        assert_eq!(fs::read_to_string(&files.top).expect("there"), text);
+    }
 }
 
 #[test]
