@@ -174,7 +174,7 @@ impl Scanner {
         // While the driver still owes the description of a GPU, no more threads wait for it.
         self.waiting.retain(|thread| !thread.is_finished());
         if self.waiting.is_empty() {
-            (self.gpus, self.waiting) = nodes::describe_gpus(host);
+            (self.gpus, self.waiting) = nodes::describe_gpus(host, nodes::read);
         }
         let mut left = pids.iter();
         while let (Some(limit), false) = (self.limits.for_next(*slow), left.as_slice().is_empty()) {

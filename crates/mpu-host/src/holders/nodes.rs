@@ -37,11 +37,19 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them. If the driver does not describe a GPU in time, only its
 /// address and index are set.
 pub fn gpus(host: &Host) -> Vec<DriverGpu> {
-    describe_gpus(host).0
+    describe_gpus(host, read).0
 }
 
-/// The same, and the threads that still wait for the driver's description of a GPU.
-pub(super) fn describe_gpus(host: &Host) -> (Vec<DriverGpu>, Vec<JoinHandle<()>>) {
+/// Reads a file of the driver. The driver can block it for ever.
+pub(super) fn read(host: &Host, path: &str) -> Option<String> {
+    host.text(path)
+}
+
+/// The same as [`gpus`], and the threads that still wait for the driver's description of a GPU.
+pub(super) fn describe_gpus(
+    host: &Host,
+    read: fn(&Host, &str) -> Option<String>,
+) -> (Vec<DriverGpu>, Vec<JoinHandle<()>>) {
     let folder = "/proc/driver/nvidia/gpus";
     let entries = std::fs::read_dir(host.at(folder)).into_iter().flatten().flatten();
     let mut addresses: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -50,8 +58,8 @@ pub(super) fn describe_gpus(host: &Host) -> (Vec<DriverGpu>, Vec<JoinHandle<()>>
     let mut threads = Vec::new();
     for (index, address) in addresses.iter().enumerate() {
         let (sender, host, path) = (sender.clone(), host.clone(), format!("{folder}/{address}/information"));
-        let read = move || drop(sender.send((index, host.text(path).unwrap_or_default())));
-        threads.push(thread::Builder::new().spawn(read).ok());
+        let describe = move || drop(sender.send((index, read(&host, &path).unwrap_or_default())));
+        threads.push(thread::Builder::new().spawn(describe).ok());
     }
     drop(sender);
     let mut texts = vec![String::new(); addresses.len()];

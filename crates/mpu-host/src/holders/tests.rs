@@ -270,37 +270,48 @@ fn blocked_process_does_not_stop_scan() {
 }
 
 #[test]
-fn stuck_driver_does_not_stop_scan() {
+fn gpu_without_description_is_found_by_address() {
     let fake = host();
-    pipe(&fake, "/proc/driver/nvidia/gpus/0000:65:00.0/information");
+    fake.write("/proc/driver/nvidia/gpus/0000:65:00.0/information", "");
     process(&fake, 65, 'S');
     fake.link("/proc/65/fd/3", "/dev/full");
     fake.link("/proc/65/fd/4", "/dev/tty");
-    let began = Instant::now();
     let scan = looked(&fake);
-    // The GPU's address alone identifies its DRM node.
     assert_eq!(lines_of(&scan), ["65: card1 1 0", "65: nvidia-uvm-tools 1 0"]);
     assert_eq!((scan.holders[0].uses[0].node.gpu, scan.not_read.len()), (Some(1), 0));
-    let minors: Vec<_> = nodes::gpus(&fake.host()).into_iter().map(|gpu| gpu.minor).collect();
-    assert_eq!(minors, [Some(1), None]);
-    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn stuck_driver_is_left_after_timeout() {
+    let began = Instant::now();
+    let (gpus, waiting) = nodes::describe_gpus(&host().host(), |host, path| {
+        while path.contains("0000:65:00.0") {
+            thread::park();
+        }
+        host.text(path)
+    });
+    assert_eq!(gpus.iter().map(|gpu| gpu.minor).collect::<Vec<_>>(), [Some(1), None]);
+    assert!(waiting.len() == 1 && began.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
 fn late_gpu_description_is_read() {
     let fake = host();
-    let file = "/proc/driver/nvidia/gpus/0000:65:00.0/information";
-    pipe(&fake, file);
     process(&fake, 67, 'S');
-    let mut scanner = Scanner::default();
-    let mut minors = || {
+    let (driver, answer) = mpsc::channel::<()>();
+    let waiting = vec![thread::spawn(move || drop(answer.recv()))];
+    let gpus = vec![DriverGpu { index: 0, minor: None, uuid: None, address: "0000:17:00.0".to_string() }];
+    let mut scanner = Scanner { gpus, waiting, ..Scanner::default() };
+    let minors = |scanner: &mut Scanner| {
         scanner.scan(&fake.host()).expect("a folder /proc");
         scanner.gpus.iter().map(|gpu| gpu.minor).collect::<Vec<_>>()
     };
-    assert_eq!(minors(), [Some(1), None]);
-    fake.remove(file);
-    fake.write(file, "Device Minor: \t 0\n");
-    assert_eq!(minors(), [Some(1), Some(0)]);
+    assert_eq!(minors(&mut scanner), [None], "the driver is not asked again meanwhile");
+    drop(driver);
+    while !scanner.waiting[0].is_finished() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(minors(&mut scanner), [Some(1), Some(0)]);
 }
 
 #[test]
