@@ -77,7 +77,7 @@ fn edits(at: &str, edits: &ContainerEdits) -> Result<(), Invalid> {
         }
         // -1 would mean "any" in the device cgroup.
         if node.major.into_iter().chain(node.minor).any(|number| number < 0) {
-            return fails("deviceNodes", format!("a number of '{}' is negative", node.path));
+            return fails("deviceNodes", format!("the major or minor number of '{}' is negative", node.path));
         }
         let letters = |text: &str| text == "none" || text.chars().all(|letter| "rwm".contains(letter));
         if let Some(bad) = node.permissions.as_deref().filter(|text| !letters(text)) {
