@@ -38,7 +38,9 @@ fn file_follows_driver() {
     assert!(check().is_some(), "a MIG device");
     let firmware = format!("lib/firmware/nvidia/{RELEASE}/gsp_ga10x.bin");
     let manifest = "usr/share/vulkan/icd.d/nvidia_icd.json";
-    for later in ["run/nvidia-persistenced/socket", "dev/dri/renderD128", "usr/bin/nvidia-imex", manifest, &firmware] {
+    let debians = "usr/lib/nvidia/current/nvidia-imex-ctl";
+    let [socket, program] = ["run/nvidia-persistenced/socket", "usr/bin/nvidia-imex"];
+    for later in [socket, "dev/dri/renderD128", program, debians, manifest, &firmware] {
         host.write(later, "");
         assert!(check().is_some(), "{later}");
     }

@@ -19,8 +19,9 @@ const FOLDERS: [(&str, u32); 2] = [("proc/driver/nvidia/gpus", 1), ("proc/driver
 const FILES: [&str; 2] = ["etc/ld.so.cache", "usr/bin/nvidia-smi"];
 
 /// Files that may come and go without the libraries, and the folders that may have them.
-const TABLES: [(&[FileRow], &[&str]); 6] = [
+const TABLES: [(&[FileRow], &[&str]); 7] = [
     (tables::PROGRAMS, tables::PROGRAM_FOLDERS),
+    (tables::PROGRAMS, &[tables::DEBIANS_PROGRAM_FOLDER]),
     (tables::SOCKETS, &["."]),
     (tables::DATA, tables::DATA_FOLDERS),
     (tables::OPENCL, tables::DATA_FOLDERS),
