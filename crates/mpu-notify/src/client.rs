@@ -82,8 +82,7 @@ impl State {
 /// The state; none if no supervisor runs.
 pub fn state(host: &Host) -> Result<Option<State>, NotifyError> {
     let Some(text) = query(host, "state\n")? else { return Ok(None) };
-    let state = serde_json::from_str(&text).map_err(|error| NotifyError::NoAnswer { source: error.into() })?;
-    Ok(Some(state))
+    parse(&text).map(Some)
 }
 
 /// Retires the supervisor: it takes no new container, lets all calls continue, and ends with its last container. False if no
@@ -114,11 +113,21 @@ pub fn set_cpu_percent(host: &Host, percent: u32) -> Result<bool, NotifyError> {
 
 fn command(host: &Host, request: &str) -> Result<bool, NotifyError> {
     let Some(text) = query(host, request)? else { return Ok(false) };
-    let reply: Reply = serde_json::from_str(&text).map_err(|error| NotifyError::NoAnswer { source: error.into() })?;
+    let reply: Reply = parse(&text)?;
     match reply.ok {
         true => Ok(true),
         false => Err(NotifyError::Refused { message: reply.error.unwrap_or_default() }),
     }
+}
+
+/// Parses an answer. A supervisor that ends sends none, which is `UnexpectedEof`. One that lives cuts its answer off if this process does
+/// not read it in time.
+fn parse<'a, T: Deserialize<'a>>(answer: &'a str) -> Result<T, NotifyError> {
+    serde_json::from_str(answer).map_err(|error| {
+        let is_cut_off = error.is_eof() && !answer.is_empty();
+        let source = if is_cut_off { io::Error::other("its answer was cut off") } else { error.into() };
+        NotifyError::NoAnswer { source }
+    })
 }
 
 fn query(host: &Host, request: &str) -> Result<Option<String>, NotifyError> {
