@@ -2,7 +2,7 @@
 /*
  * Lets a guest continue after a stale breakpoint: one that the emulator executes although memory no longer has it. QEMU drops the translations of
  * changed code before it stores the change. A processor that translates in between executes the old byte until the page changes again
- * (docs/limits.md). This module emulates the call, jump or nop that is in memory. The kernel handles a breakpoint that stays in memory, or that
+ * (docs/evidence.md). This module emulates the call, jump or nop that is in memory. The kernel handles a breakpoint that stays in memory, or that
  * another instruction has replaced.
  */
 #include <linux/atomic.h>

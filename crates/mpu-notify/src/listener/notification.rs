@@ -1,5 +1,6 @@
 //! Answers one notification: identifies the caller, calls the driver, copies the result back. mpu-core translates our copies, which
-//! no caller can change. A decoded call never continues to the driver, because the caller could change it meanwhile.
+//! no caller can change. A decoded call does not continue, because the caller could change it meanwhile. Exceptions: a caller in the
+//! host's PID namespace, and a TV tuner.
 
 use crate::caller::memory::CallerMemory;
 use crate::caller::namespace::Namespace;
