@@ -17,7 +17,7 @@ app.kubernetes.io/name: {{ include "mpu.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- /* With what stands behind it, a name has 63 characters at most: that is all that a label, or a Service's name, may have. */ -}}
+{{- /* A label's value and a Service's name have 63 characters at most, with their suffix. */ -}}
 {{- define "mpu.nri.selector" -}}
 app.kubernetes.io/name: {{ include "mpu.name" . | trunc 59 | trimSuffix "-" }}-nri
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -55,12 +55,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* A release that was made before there was the value has none: `helm upgrade --reuse-values` takes no new defaults. */ -}}
+{{- /* An older release lacks this value: `helm upgrade --reuse-values` takes no new defaults. */ -}}
 {{- define "mpu.engine" -}}
 {{- default "auto" .Values.engine -}}
 {{- end -}}
 
-{{- /* What the administrator wants of every container, privileged or not. A kubelet heeds no seccomp profile of a privileged one. */ -}}
+{{- /* The administrator's settings for every container. The kubelet ignores the seccomp profile of a privileged one. */ -}}
 {{- define "mpu.confinement" -}}
 {{- with .values.securityContext.seccompProfile }}
 seccompProfile:
@@ -76,17 +76,17 @@ seLinuxOptions:
 {{- end }}
 {{- end -}}
 
-{{- /* The profile as Kubernetes before 1.30 takes it, in an annotation. */ -}}
+{{- /* The profile's name in an annotation, for Kubernetes before 1.30. */ -}}
 {{- define "mpu.appArmor.word" -}}
 {{- get (dict "Unconfined" "unconfined" "RuntimeDefault" "runtime/default" "Localhost" (printf "localhost/%s" (default "" .localhostProfile))) .type -}}
 {{- end -}}
 
-{{- /* The label by which a node's operator chooses the engine there. The agent reads the same: crates/mpu/src/agent/label.rs. */ -}}
+{{- /* The node label that selects the engine. The agent reads it, too: crates/mpu/src/agent/label.rs. */ -}}
 {{- define "mpu.engineLabel" -}}
 mpu-project.github.io/engine
 {{- end -}}
 
-{{- /* The affinity of .values, and every one of .rules with each of its terms. Terms are alternatives: each of .alternatives makes its own. */ -}}
+{{- /* The affinity of .values, with all of .rules in each of its terms. A term is repeated for each of .alternatives. */ -}}
 {{- define "mpu.affinity" -}}
 {{- $affinity := deepCopy (default dict .values.affinity) -}}
 {{- $node := default dict $affinity.nodeAffinity -}}
@@ -105,21 +105,21 @@ mpu-project.github.io/engine
 {{- toYaml (merge (dict "nodeAffinity" $node) $affinity) -}}
 {{- end -}}
 
-{{- /* The agent is on nodes whose engine may be a module, and goes before NVIDIA's GPU Operator unloads the driver. */ -}}
+{{- /* The agent runs on nodes whose engine may be the module, and leaves before NVIDIA's GPU Operator unloads the driver. */ -}}
 {{- define "mpu.agent.affinity" -}}
 {{- $label := include "mpu.engineLabel" . -}}
 {{- $engine := dict "key" $label "operator" "NotIn" "values" (list "notify") -}}
 {{- if eq (include "mpu.engine" .) "notify" -}}
 {{- $engine = dict "key" $label "operator" "In" "values" (list "auto" "module") -}}
 {{- end -}}
-{{- /* Operators before 26.7 have no label for others' clients. In the states before this one, jobs may still run there. */ -}}
+{{- /* Operators before 26.7 have no label for other clients. In earlier states of the upgrade, jobs may still run on the node. */ -}}
 {{- $upgrade := dict "key" "nvidia.com/gpu-driver-upgrade-state" "operator" "NotIn" "values" (list "pod-restart-required") -}}
 {{- $client := "nvidia.com/gpu.deploy.client" -}}
 {{- $clients := list (dict "key" $client "operator" "In" "values" (list "true")) (dict "key" $client "operator" "DoesNotExist") -}}
 {{- include "mpu.affinity" (dict "values" .Values "rules" (list $engine $upgrade) "alternatives" $clients) -}}
 {{- end -}}
 
-{{- /* The plugin is on nodes whose engine may be the supervisor. It is no client of the driver. */ -}}
+{{- /* The plugin runs on nodes whose engine may be the supervisor. It is not a client of the driver. */ -}}
 {{- define "mpu.nri.affinity" -}}
 {{- $label := include "mpu.engineLabel" . -}}
 {{- $engine := dict "key" $label "operator" "NotIn" "values" (list "module") -}}
@@ -132,7 +132,7 @@ mpu-project.github.io/engine
 {{- /* The namespaces of rules with a label, as JSON. */ -}}
 {{- define "mpu.ruleNamespaces" -}}
 {{- $names := list -}}
-{{- /* Without comments: what stands in quotation marks stays. */ -}}
+{{- /* Removes comments. A # in quotation marks stays. */ -}}
 {{- $rules := regexReplaceAll `("[^"\n]*"|'[^'\n]*')|#[^\n]*` (default "" .Values.config) "${1}" -}}
 {{- range regexFindAll `\bnamespace["']?\s*=\s*["'][a-z0-9-]+["']` $rules -1 -}}
 {{- $names = append $names (regexFind `=.*` . | trimAll `= "'`) -}}
@@ -140,7 +140,7 @@ mpu-project.github.io/engine
 {{- toJson (uniq $names) -}}
 {{- end -}}
 
-{{- /* What the API server would refuse with words that name no value of ours. */ -}}
+{{- /* Refuses what the API server would refuse too, with messages that name the chart's values. */ -}}
 {{- define "mpu.rollout" -}}
 {{- with .Values.updateStrategy.rollingUpdate -}}
 {{- $surge := toString (default 0 .maxSurge) -}}
