@@ -114,7 +114,7 @@ u64 mpu_c_started(u32 host)
 	return task ? div_u64(booted + mpu_start_time(task), NSEC_PER_USEC) : 0;
 }
 
-/* Drivers 535.113 to 570.144 keep the thread that made the client. */
+/* Drivers 535.113 to 570.144, and 575.51, keep the thread that made the client. */
 u32 mpu_process_of_thread(struct pid *pid)
 {
 	struct task_struct *task;

@@ -13,7 +13,7 @@ const EXCLUDED: [(u32, &str); 5] = [
     (0xb06, "of 610: the driver at hand does not have it, and what it does with an unknown number was not seen"),
     (0x2080_01a9, "of 525 alone, for the same reason"),
     (0x2080_a083, "a number of the vGPU manager's, for the same reason"),
-    (0x2080_1349, "of 550 alone, for the same reason"),
+    (0x2080_1349, "release drivers answer NOT_SUPPORTED"),
     (0x90cc_0103, "its object is the hardware performance monitor's"),
 ];
 

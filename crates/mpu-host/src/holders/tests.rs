@@ -299,7 +299,7 @@ fn late_gpu_description_is_read() {
     let fake = host();
     process(&fake, 67, 'S');
     let (driver, answer) = mpsc::channel::<()>();
-    let waiting = vec![thread::spawn(move || drop(answer.recv()))];
+    let waiting = vec![thread::spawn(move || answer.recv().unwrap_or_default())];
     let gpus = vec![DriverGpu { index: 0, minor: None, uuid: None, address: "0000:17:00.0".to_string() }];
     let mut scanner = Scanner { gpus, waiting, ..Scanner::default() };
     let minors = |scanner: &mut Scanner| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 /// Limit of one container's cache; a full cache is emptied. The driver lists up to 950 processes of a GPU.
 const MAX_PROCESSES: usize = 4096;
-/// One container's cache uses at most a quarter of the descriptors for all caches.
+/// One container's cache uses at most a quarter of the descriptors for all caches, which are half of the supervisor's.
 const SHARE: usize = 4;
 
 /// The processes cached for one container. Its requests evict no process of another container.

@@ -1,5 +1,5 @@
-//! The list of metrics: names, types, units, labels and help. The page is made from it, and a test compares it with
-//! `docs/metrics.md`.
+//! The list of metrics: names, types, units, labels and help. The page is made from it, and a test looks for each name
+//! in `docs/metrics.md`.
 //!
 //! Names and labels are stable: none is renamed or removed.
 
