@@ -296,7 +296,11 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
 
 /// Removes a file, or a folder if it is empty and the kernel permits it.
 fn remove(path: &Path) -> io::Result<()> {
-    let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let is_folder = match fs::symlink_metadata(path) {
+        // Nothing is there. A read-only file system would refuse the removal all the same.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        found => found?.is_dir(),
+    };
     match if is_folder { fs::remove_dir(path) } else { fs::remove_file(path) } {
         Err(error) if is_folder || error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

@@ -287,6 +287,16 @@ fn failed_file_restores_host() {
 }
 
 #[test]
+fn file_in_place_of_folder_restores_host() {
+    let node = Node::new();
+    node.write("/etc/mpu", "");
+    let before = node.state();
+    let error = node.install().expect_err("a file is in the way");
+    assert_eq!((error.code(), node.state()), ("rolled_back", before));
+    assert!(error.to_string().ends_with("the host is as it was"), "{error}");
+}
+
+#[test]
 fn failed_engine_start_rolls_back_installation() {
     let node = Node::new();
     let before = node.state();
