@@ -134,6 +134,10 @@ impl<'a> Journal<'a> {
             Err(_) => Undo::Absent(path),
             Ok(found) if found.is_symlink() => Undo::Link { path, to: fs::read_link(at).map_err(file_error(at))? },
             Ok(found) if found.is_dir() => Undo::Folder(path),
+            // A copy of a pipe would wait for a writer.
+            Ok(found) if !found.is_file() => {
+                return Err(file_error(at)(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")));
+            }
             Ok(found) => {
                 let backup = self.host.at(DIR).join(self.undo.len().to_string());
                 let copied = fs::copy(at, &backup).and_then(|_| {
