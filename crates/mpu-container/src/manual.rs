@@ -1,6 +1,6 @@
 //! The programs `man` and `completions`: manual pages and shell completions.
 
-use crate::output::eprint_line;
+use crate::output::{self, eprint_line};
 use crate::program::{self, Program};
 use clap::{Command, CommandFactory, Parser};
 use clap_complete::Shell;
@@ -64,7 +64,7 @@ pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     };
     let Some(folder) = options.all else {
         return match page(&options.program, programs) {
-            Some(text) => exit_code(io::stdout().write_all(text.as_bytes())),
+            Some(text) => exit_code(output::print(&text)),
             None => unknown(&options.program, programs),
         };
     };
@@ -77,7 +77,7 @@ pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
         Err(error) => return program::print_clap_error(&error),
     };
     let Some(command) = command(&options.program, programs) else { return unknown(&options.program, programs) };
-    exit_code(io::stdout().write_all(script(options.shell, command, &options.program).as_bytes()))
+    exit_code(output::print(&script(options.shell, command, &options.program)))
 }
 
 /// The completion script of a program with this name.
