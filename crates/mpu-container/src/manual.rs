@@ -264,6 +264,15 @@ mod tests {
     }
 
     #[test]
+    fn usage_has_name_of_executable_and_program() {
+        for program in PROGRAMS.iter().filter(|program| program.nvidia_names.is_empty()) {
+            let Some(command) = program.command else { continue };
+            let error = command().try_get_matches_from([program.name, "--nonsense"]).expect_err("an unknown option");
+            assert!(error.to_string().contains(&format!("Usage: mpu-container {}", program.name)), "{error}");
+        }
+    }
+
+    #[test]
     fn bash_completions_know_every_subcommand() {
         for name in PROGRAMS.iter().flat_map(|program| program.nvidia_names) {
             let Some(command) = command(name, PROGRAMS) else { continue };
