@@ -386,6 +386,17 @@ fn closed_stdout_is_no_failure() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+#[test]
+fn full_stdout_is_reported_on_stderr() {
+    for words in [&["--help"][..], &["--version"], &["schema"], &["config", "check", "/nonexistent", "--json"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("mpu"));
+        let output = command.args(words).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(output.stderr.starts_with(b"mpu: "), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 /// Each installed shell must parse its script. Only bash is required.
 #[test]
 fn shells_can_read_their_completions() {
