@@ -285,14 +285,20 @@ fn print_failure(json: bool, cli: &Cli, error: &anyhow::Error) -> Exit {
         }
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();
-    print_line(format_args!("mpu: {}", causes.join(": ")));
+    print_line(format_args!("mpu: {}", make_harmless(&causes.join(": "))));
     match explained {
         Some(explained) => {
-            print_line(format_args!("fix: {}", explained.fix()));
+            print_line(format_args!("fix: {}", make_harmless(&explained.fix())));
             explained.exit()
         }
         None => Exit::Failed,
     }
+}
+
+/// Replaces control characters: a message can quote a file of somebody else. Line breaks stay.
+fn make_harmless(text: &str) -> String {
+    let lines = text.split('\n').map(|line| mpu_os::text::printable(&line.replace('\t', " "), usize::MAX));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Prints a usage error, or the requested help.

@@ -274,6 +274,15 @@ fn configuration_is_checked_from_pipe_too() {
 }
 
 #[test]
+fn quoted_control_characters_do_not_reach_terminal() {
+    let host = Host::in_order();
+    let text = r#""\u001b[31mred\u202e" = 1"#;
+    let wrong = run(host.command().args(["config", "check", "-"]).write_stdin(text));
+    assert!(wrong.code == 1 && wrong.err.contains("[31mred"), "{:?}", wrong.err);
+    assert!(!wrong.err.contains(['\u{1b}', '\u{202e}']), "{:?}", wrong.err);
+}
+
+#[test]
 fn ps_outside_host_namespace_fails() {
     let host = Host::in_order();
     for line in [&["ps"][..], &["ps", "--json"]] {
