@@ -5,13 +5,16 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// The program's name and its arguments.
-const PAGES: [(&str, &[&str]); 9] = [
+const PAGES: [(&str, &[&str]); 12] = [
     ("mpu-container", &["--help"]),
     ("mpu-container", &["--version"]),
     ("mpu-container", &["links", "--help"]),
     ("mpu-container", &["runtime", "--help"]),
     ("mpu-container", &["man"]),
     ("mpu-container", &["completions", "bash", "nvidia-ctk"]),
+    ("mpu-container", &["refresh", "--help"]),
+    ("nvidia-ctk", &["--help"]),
+    ("nvidia-cdi-hook", &["--help"]),
     ("nvidia-container-cli", &["--version"]),
     ("nvidia-container-runtime-hook", &["--help"]),
     ("nvidia-container-runtime-hook", &["--version"]),

@@ -165,11 +165,7 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             Err(output::print_page(NAME, &program::version("NVIDIA CDI Hook")))
         }
-        Err(error) if !error.use_stderr() => {
-            // The reader may have closed the pipe.
-            let _ = error.print();
-            Err(ExitCode::SUCCESS)
-        }
+        Err(error) if !error.use_stderr() => Err(program::print_clap_error(&error)),
         Err(error) => {
             output::eprint_line(format!("{NAME}: {} (see {NAME} --help)", one_line_message(&error)));
             Err(ExitCode::from(2))
