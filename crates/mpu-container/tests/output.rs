@@ -55,6 +55,14 @@ fn full_stdout_fails_closed_stdout_succeeds() {
     }
 }
 
+#[test]
+fn error_names_full_stdout() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+    let output = command.arg0("nvidia-ctk").args(["config", "default"]).stdin(Stdio::null()).stdout(full()).output();
+    let error = String::from_utf8(output.expect("ended").stderr).expect("text");
+    assert!(error.contains("standard output"), "{error}");
+}
+
 /// A container starts although the hook's messages cannot be written: crun can redirect them to any file (`run.oci.hooks.stderr`).
 #[test]
 fn hook_works_with_unwritable_stderr() {

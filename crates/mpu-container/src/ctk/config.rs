@@ -1,6 +1,6 @@
 //! `nvidia-ctk config`.
 
-use super::context::{Context, Failure};
+use super::context::{Context, Failure, print};
 use crate::config::edit::{self, EditError};
 use crate::config::{self, ConfigError, keys};
 use crate::lock::Lock;
@@ -95,6 +95,6 @@ fn write_text(text: &str, output: Option<&Path>) -> Result<(), Failure> {
             verb: "write",
             source,
         })?),
-        None => Ok(crate::output::print(text)?),
+        None => print(text),
     }
 }

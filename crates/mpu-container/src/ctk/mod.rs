@@ -151,7 +151,7 @@ impl Info {
             }
         }
         text.push_str(&format!("CDI devices: {}\n", registry.devices().count()));
-        Ok(crate::output::print(&text)?)
+        context::print(&text)
     }
 }
 
