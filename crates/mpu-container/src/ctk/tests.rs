@@ -106,6 +106,16 @@ fn concurrent_runtime_configures_are_all_kept() {
 }
 
 #[test]
+fn empty_runtime_path_means_default() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("daemon.json");
+    let configure = ["runtime", "configure", "--runtime=docker", "--nvidia-runtime-path=", "--config"];
+    assert_eq!(ctk(&[&configure[..], &[path_text(&file)]].concat()), 0);
+    let text = fs::read_to_string(&file).expect("written");
+    assert!(text.contains("/nvidia-container-runtime\""), "{text}");
+}
+
+#[test]
 fn global_flags_are_accepted_after_verb() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("config.toml");
