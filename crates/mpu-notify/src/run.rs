@@ -241,8 +241,8 @@ pub fn init(command: &[OsString]) -> u8 {
 }
 
 fn run_filtered(command: &[OsString]) -> io::Result<u8> {
+    let mut stream = UnixStream::from(super::sys::inherited(SOCKET)?);
     mount_proc()?;
-    let mut stream = UnixStream::from(super::sys::inherited(SOCKET));
     let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED)?;
     install_filter(&mut stream)?;
     // The signal comes when the thread that started this process ends (PR_SET_PDEATHSIG(2const)). If it ended before this, no signal

@@ -283,6 +283,12 @@ fn quoted_control_characters_do_not_reach_terminal() {
 }
 
 #[test]
+fn init_started_by_hand_fails() {
+    let run = mpu(&["notify", "init", "--", "true"]);
+    assert!(run.code == 125 && run.err.starts_with("mpu: "), "{}: {}", run.code, run.err);
+}
+
+#[test]
 fn ps_outside_host_namespace_fails() {
     let host = Host::in_order();
     for line in [&["ps"][..], &["ps", "--json"]] {
