@@ -1,6 +1,6 @@
 //! The programs `man` and `completions`: manual pages and shell completions.
 
-use crate::output::eprint_line;
+use crate::output::{self, eprint_line};
 use crate::program::{self, Program};
 use clap::{Command, CommandFactory, Parser};
 use clap_complete::Shell;
@@ -64,7 +64,7 @@ pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     };
     let Some(folder) = options.all else {
         return match page(&options.program, programs) {
-            Some(text) => exit_code(io::stdout().write_all(text.as_bytes())),
+            Some(text) => exit_code(output::print(&text)),
             None => unknown(&options.program, programs),
         };
     };
@@ -76,10 +76,21 @@ pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
         Ok(options) => options,
         Err(error) => return program::print_clap_error(&error),
     };
-    let Some(mut command) = command(&options.program, programs) else { return unknown(&options.program, programs) };
+    let Some(command) = command(&options.program, programs) else { return unknown(&options.program, programs) };
+    exit_code(output::print(&script(options.shell, command, &options.program)))
+}
+
+/// The completion script of a program with this name.
+fn script(shell: Shell, mut command: Command, name: &str) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(options.shell, &mut command, options.program, &mut script);
-    exit_code(io::stdout().write_all(&script))
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    let script = String::from_utf8_lossy(&script).into_owned();
+    // clap_complete 4.6 writes a hyphen of the name in two ways, so Bash would complete nothing after a subcommand
+    // (<https://github.com/clap-rs/clap/issues/6421>).
+    match shell {
+        Shell::Bash => script.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__")),
+        _ => script,
+    }
 }
 
 fn exit_code(written: io::Result<()>) -> ExitCode {
@@ -250,6 +261,29 @@ mod tests {
         }
         assert!(text("nvidia-ctk").contains("nvidia-ctk runtime configure"));
         assert!(text("nvidia-container-cli").contains(".SH EXAMPLES\n.nf\nnvidia\\-container\\-cli info"));
+    }
+
+    #[test]
+    fn usage_has_name_of_executable_and_program() {
+        for program in PROGRAMS.iter().filter(|program| program.nvidia_names.is_empty()) {
+            let Some(command) = program.command else { continue };
+            let error = command().try_get_matches_from([program.name, "--nonsense"]).expect_err("an unknown option");
+            assert!(error.to_string().contains(&format!("Usage: mpu-container {}", program.name)), "{error}");
+        }
+    }
+
+    #[test]
+    fn bash_completions_know_every_subcommand() {
+        for name in PROGRAMS.iter().flat_map(|program| program.nvidia_names) {
+            let Some(command) = command(name, PROGRAMS) else { continue };
+            let script = script(Shell::Bash, command, name);
+            // The loop over the typed words sets `cmd`, and a `case` has a branch for each value.
+            let states = script.lines().filter_map(|line| line.trim().strip_prefix("cmd=\"")?.strip_suffix('"'));
+            for state in states.filter(|state| !state.is_empty()) {
+                let branch = format!("{state})");
+                assert!(script.lines().any(|line| line.trim() == branch), "{name}: {state}");
+            }
+        }
     }
 
     #[test]

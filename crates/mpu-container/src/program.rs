@@ -1,6 +1,8 @@
 //! A program in this executable.
 
+use crate::output::eprint_line;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 pub struct Program {
@@ -16,8 +18,13 @@ pub struct Program {
 
 /// Prints clap's error or help. Returns the exit code.
 pub fn print_clap_error(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    match error.print() {
+        Err(source) if !error.use_stderr() && source.kind() != ErrorKind::BrokenPipe => {
+            eprint_line(format!("mpu-container: cannot write standard output: {source}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
+    }
 }
 
 /// The release of NVIDIA's toolkit and libnvidia-container that these programs replace.

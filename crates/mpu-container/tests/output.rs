@@ -5,11 +5,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// The program's name and its arguments.
-const PAGES: [(&str, &[&str]); 6] = [
+const PAGES: [(&str, &[&str]); 12] = [
     ("mpu-container", &["--help"]),
     ("mpu-container", &["--version"]),
     ("mpu-container", &["links", "--help"]),
     ("mpu-container", &["runtime", "--help"]),
+    ("mpu-container", &["man"]),
+    ("mpu-container", &["completions", "bash", "nvidia-ctk"]),
+    ("mpu-container", &["refresh", "--help"]),
+    ("nvidia-ctk", &["--help"]),
+    ("nvidia-cdi-hook", &["--help"]),
+    ("nvidia-container-cli", &["--version"]),
     ("nvidia-container-runtime-hook", &["--help"]),
     ("nvidia-container-runtime-hook", &["--version"]),
 ];
@@ -47,6 +53,14 @@ fn full_stdout_fails_closed_stdout_succeeds() {
         assert_eq!(code(name, words, full(), full()), Some(1), "{name} {words:?}");
         assert_eq!(code(name, words, closed(), Stdio::null()), Some(0), "{name} {words:?}");
     }
+}
+
+#[test]
+fn error_names_full_stdout() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
+    let output = command.arg0("nvidia-ctk").args(["config", "default"]).stdin(Stdio::null()).stdout(full()).output();
+    let error = String::from_utf8(output.expect("ended").stderr).expect("text");
+    assert!(error.contains("standard output"), "{error}");
 }
 
 /// A container starts although the hook's messages cannot be written: crun can redirect them to any file (`run.oci.hooks.stderr`).

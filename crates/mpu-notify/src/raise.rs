@@ -15,11 +15,12 @@ use mpu_host::kernel_release;
 use mpu_host::phase::Phase;
 use mpu_host::progress::Progress;
 use mpu_os::file::create_private_folder;
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -233,8 +234,7 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
     let failed = |source| NotifyError::Start { what: "the supervisor's keeper".to_string(), source };
     let program = options.program.clone().map_or_else(keeper::this_program, Ok).map_err(failed)?;
     let log = host.at(LOG);
-    let opened = create_private_folder(&host.at(FOLDER))
-        .and_then(|()| OpenOptions::new().create(true).append(true).mode(0o600).open(&log));
+    let opened = create_private_folder(&host.at(FOLDER)).and_then(|()| open_log(&log));
     let log = opened.map_err(|source| NotifyError::File { path: log, source })?;
     mpu_host::sys::keep_descriptors_from_children();
     let mut command = Command::new(program);
@@ -242,6 +242,16 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
     // Its log is the file: no journal adds the time.
     command.env_remove("JOURNAL_STREAM");
     command.stdout(log.try_clone().map_err(failed)?).stderr(log).spawn().map_err(failed)
+}
+
+/// Opens the log to append to it. Opening a pipe could wait for ever, and so could the supervisor's writes to it.
+fn open_log(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)?;
+    match log.metadata()?.is_file() {
+        true => Ok(log),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
+    }
 }
 
 /// The last log line of the keeper or its supervisor, and the log's path.

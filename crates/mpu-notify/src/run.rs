@@ -12,6 +12,7 @@ use crate::supervisor::registry::Registry;
 use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::config::{Config, rules};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
+use mpu_host::progress::print_line;
 use mpu_os::socket;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -233,15 +234,15 @@ pub fn init(command: &[OsString]) -> u8 {
     match run_filtered(command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("mpu: cannot start the command: {error}");
+            print_line(format_args!("mpu: cannot start the command: {error}"));
             FAILED
         }
     }
 }
 
 fn run_filtered(command: &[OsString]) -> io::Result<u8> {
+    let mut stream = UnixStream::from(super::sys::inherited(SOCKET)?);
     mount_proc()?;
-    let mut stream = UnixStream::from(super::sys::inherited(SOCKET));
     let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED)?;
     install_filter(&mut stream)?;
     // The signal comes when the thread that started this process ends (PR_SET_PDEATHSIG(2const)). If it ended before this, no signal
@@ -255,7 +256,7 @@ fn run_filtered(command: &[OsString]) -> io::Result<u8> {
     let child = match Command::new(name).args(arguments).spawn() {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("mpu: {}: {error}", name.to_string_lossy());
+            print_line(format_args!("mpu: {}: {error}", name.to_string_lossy()));
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };

@@ -38,5 +38,5 @@ pub fn hand_over_listener(host: &Host, child: UnixStream) -> io::Result<()> {
 
 /// The child's side, to be called before it has other threads: returns once the supervisor answers its calls.
 pub fn wait_for_supervisor() -> io::Result<()> {
-    install_filter(&mut UnixStream::from(super::sys::inherited(SOCKET)))
+    install_filter(&mut UnixStream::from(super::sys::inherited(SOCKET)?))
 }

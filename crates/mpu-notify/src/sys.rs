@@ -298,9 +298,14 @@ pub(crate) fn unshare_mounts() -> io::Result<()> {
 }
 
 /// A descriptor that this process inherited from its parent and that has no other owner here.
-pub(crate) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
+///
+/// # Errors
+/// `EBADF` if the parent passed none.
+pub(crate) fn inherited(number: std::os::fd::RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: reads the descriptor's flags and touches no memory.
+    check(unsafe { libc::fcntl(number, libc::F_GETFD) })?;
     // SAFETY: sd_listen_fds(3): the parent passed descriptors from 3 on to this process, which takes each once.
-    unsafe { OwnedFd::from_raw_fd(number) }
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Size of a [`GuardedBuffer`] in bytes: the driver's limit for one copy (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h). The driver

@@ -117,14 +117,16 @@ fn write_and_rename(
     let mut prefix = OsString::from(".");
     prefix.push(name);
     prefix.push(".");
-    let mut file = tempfile::Builder::new().prefix(&prefix).tempfile_in(folder)?;
+    // Not by `tempfile_in`: it adds the temporary name to an error, and callers add the real one.
+    let create = |path: &Path| File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let mut file = tempfile::Builder::new().prefix(&prefix).make_in(folder, create)?;
     let mode = match mode {
         Mode::Of(mode) => mode,
         Mode::Kept => {
             fs::symlink_metadata(path).ok().filter(Metadata::is_file).map_or(0o600, |old| old.mode() & 0o7777)
         }
     };
-    file.write_all(contents)?;
+    file.as_file_mut().write_all(contents)?;
     file.as_file().set_permissions(Permissions::from_mode(mode))?;
     file.as_file().sync_all()?;
     // Opened before the rename: a later failure would be an error with the new file already in place.
@@ -211,7 +213,9 @@ mod tests {
         let folder = dir.path().join("folder");
         fs::create_dir(&folder).expect("a folder");
         assert!(replace_file_atomically(&folder, b"x", Mode::Kept).is_err());
-        assert!(replace_file_atomically(&dir.path().join("no/such"), b"x", Mode::Kept).is_err());
+        let no_folder = replace_file_atomically(&dir.path().join("no/such"), b"x", Mode::Kept).expect_err("no folder");
+        let plain = io::Error::from(rustix::io::Errno::NOENT).to_string();
+        assert_eq!(no_folder.to_string(), plain, "without the temporary name");
         assert!(replace_file_atomically(Path::new("/"), b"x", Mode::Kept).is_err());
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1);
     }

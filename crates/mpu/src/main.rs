@@ -275,27 +275,42 @@ fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
     }
 }
 
-/// Prints a failure as a chain of causes, and its fix.
+/// Prints a failure as a chain of causes, and its fix. If the line of JSON cannot be written, too.
 fn print_failure(json: bool, cli: &Cli, error: &anyhow::Error) -> Exit {
     let explained = error.downcast_ref::<Explained>();
     if let (true, Some(explained)) = (json, explained) {
-        let _ = print((report::json_of_error(cli.command.name(), &**explained) + "\n").as_bytes());
-        return explained.exit();
+        let line = report::json_of_error(cli.command.name(), &**explained) + "\n";
+        if print(line.as_bytes()).is_ok() {
+            return explained.exit();
+        }
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();
-    print_line(format_args!("mpu: {}", causes.join(": ")));
+    print_line(format_args!("mpu: {}", make_harmless(&causes.join(": "))));
     match explained {
         Some(explained) => {
-            print_line(format_args!("fix: {}", explained.fix()));
+            print_line(format_args!("fix: {}", make_harmless(&explained.fix())));
             explained.exit()
         }
         None => Exit::Failed,
     }
 }
 
+/// Replaces control characters: a message can quote a file of somebody else. Line breaks stay.
+fn make_harmless(text: &str) -> String {
+    let lines = text.split('\n').map(|line| mpu_os::text::printable(&line.replace('\t', " "), usize::MAX));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Prints a usage error, or the requested help.
 fn print_usage_error(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
     let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    ExitCode::from(if is_help { Exit::Ok } else { Exit::Usage }.code())
+    let exit = match error.print() {
+        Err(source) if is_help && source.kind() != io::ErrorKind::BrokenPipe => {
+            print_line(format_args!("mpu: cannot write standard output: {source}"));
+            Exit::Failed
+        }
+        _ if is_help => Exit::Ok,
+        _ => Exit::Usage,
+    };
+    ExitCode::from(exit.code())
 }

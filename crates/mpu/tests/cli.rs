@@ -274,6 +274,21 @@ fn configuration_is_checked_from_pipe_too() {
 }
 
 #[test]
+fn quoted_control_characters_do_not_reach_terminal() {
+    let host = Host::in_order();
+    let text = r#""\u001b[31mred\u202e" = 1"#;
+    let wrong = run(host.command().args(["config", "check", "-"]).write_stdin(text));
+    assert!(wrong.code == 1 && wrong.err.contains("[31mred"), "{:?}", wrong.err);
+    assert!(!wrong.err.contains(['\u{1b}', '\u{202e}']), "{:?}", wrong.err);
+}
+
+#[test]
+fn init_started_by_hand_fails() {
+    let run = mpu(&["notify", "init", "--", "true"]);
+    assert!(run.code == 125 && run.err.starts_with("mpu: "), "{}: {}", run.code, run.err);
+}
+
+#[test]
 fn ps_outside_host_namespace_fails() {
     let host = Host::in_order();
     for line in [&["ps"][..], &["ps", "--json"]] {
@@ -384,6 +399,17 @@ fn closed_stdout_is_no_failure() {
         .unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn full_stdout_is_reported_on_stderr() {
+    for words in [&["--help"][..], &["--version"], &["schema"], &["config", "check", "/nonexistent", "--json"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("mpu"));
+        let output = command.args(words).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(output.stderr.starts_with(b"mpu: "), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// Each installed shell must parse its script. Only bash is required.

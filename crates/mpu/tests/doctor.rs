@@ -451,7 +451,7 @@ fn doctor_text_lists_worst_first() {
     host.down();
     host.remove("dev/nvidia0");
     let text = String::from_utf8(host.command().output().unwrap().stdout).unwrap();
-    assert!(text.starts_with("1 things are broken, 1 need attention"), "{text}");
+    assert!(text.starts_with("1 thing is broken, 1 needs attention"), "{text}");
     let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
     assert!(at("broken  engine:") < at("fix: sudo mpu up") && at("fix: sudo mpu up") < at("attention  device_nodes:"));
     assert!(!text.contains('\x1b'), "no colours in a pipe");

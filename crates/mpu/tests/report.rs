@@ -191,6 +191,12 @@ fn report_file_is_private_and_not_overwritten() {
     let report: serde_json::Value = serde_json::from_slice(&forced.stdout).unwrap();
     assert_eq!((report["report"].as_str(), report["has_names"].as_bool()), (Some(name), Some(false)));
     assert_eq!(report["bytes"].as_u64(), Some(fs::metadata(&file).unwrap().len()));
+    let folder = fake.dir.path().to_str().unwrap();
+    for words in [&["--report", folder][..], &["--report", folder, "--force"]] {
+        let refused = mpu(&fake, words);
+        let output = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(4) && output.contains("not a regular file"), "{output}");
+    }
     for wrong in [&["--force"][..], &["--with-names"], &["--report", "--list"]] {
         assert_eq!(mpu(&fake, wrong).status.code(), Some(2), "{wrong:?}");
     }

@@ -165,13 +165,9 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             Err(output::print_page(NAME, &program::version("NVIDIA CDI Hook")))
         }
-        Err(error) if !error.use_stderr() => {
-            // The reader may have closed the pipe.
-            let _ = error.print();
-            Err(ExitCode::SUCCESS)
-        }
+        Err(error) if !error.use_stderr() => Err(program::print_clap_error(&error)),
         Err(error) => {
-            output::eprint_line(format!("{NAME}: {} (see {NAME} --help)", one_line_message(&error.to_string())));
+            output::eprint_line(format!("{NAME}: {} (see {NAME} --help)", one_line_message(&error)));
             Err(ExitCode::from(2))
         }
     }
@@ -185,8 +181,12 @@ fn unknown_hook(arguments: &[OsString]) -> Option<OsString> {
     (!known).then(|| word.clone())
 }
 
-/// clap's message on one line: its first line and the list below it.
-fn one_line_message(text: &str) -> String {
+/// clap's message on one line: its first line and the list below it. Without a hook, clap's message is the whole help.
+fn one_line_message(error: &clap::Error) -> String {
+    if matches!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand) {
+        return "no hook is named".to_owned();
+    }
+    let text = error.to_string();
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
     let details: Vec<&str> = lines.map_while(|line| line.strip_prefix("  ")).map(str::trim).collect();

@@ -16,6 +16,7 @@ mod user;
 
 use crate::chain::{chain, printable};
 use crate::driver::{Driver, DriverRoot, Selection};
+use crate::output;
 use crate::program::{self, NVIDIA_RELEASE, Program};
 use crate::require::check_all;
 use args::{Cli, Command, Configure, Global};
@@ -148,6 +149,5 @@ fn find_driver(global: &Global, log: &Log) -> Result<Driver, CliError> {
 }
 
 fn print(page: &str) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(page.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)
+    output::print(page).map_err(CliError::Output)
 }

@@ -1,6 +1,6 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
-use super::context::{Context, Failure, write_spec};
+use super::context::{Context, Failure, print, write_spec};
 use super::generate::Generate;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
@@ -54,7 +54,7 @@ impl List {
             crate::output::eprint_line(format!("nvidia-ctk: warning: {conflict}"));
         }
         let names: String = registry.devices().map(|name| format!("{name}\n")).collect();
-        crate::output::print(&names)?;
+        print(&names)?;
         context.note(format_args!("found {} CDI devices", registry.devices().count()));
         Ok(())
     }

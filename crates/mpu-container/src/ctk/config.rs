@@ -1,7 +1,8 @@
 //! `nvidia-ctk config`.
 
-use super::context::{Context, Failure};
-use crate::config::{self, edit, keys};
+use super::context::{Context, Failure, print};
+use crate::config::edit::{self, EditError};
+use crate::config::{self, ConfigError, keys};
 use crate::lock::Lock;
 use crate::text_file;
 use clap::{Args, Subcommand};
@@ -77,7 +78,12 @@ impl Config {
             Err(error) if error.kind() == ErrorKind::NotFound => default(),
             read => read.map_err(|source| Inaccessible { path: path.clone(), verb: "read", source })?,
         };
-        let changed = edit::set(&text, &self.set, &self.set_list_separator)?;
+        let changed = edit::set(&text, &self.set, &self.set_list_separator).map_err(|error| match error {
+            EditError::Malformed { line, message } => {
+                Failure::from(ConfigError::Malformed { path: path.clone(), line, message })
+            }
+            error => error.into(),
+        })?;
         write_text(&changed, output)
     }
 }
@@ -89,6 +95,6 @@ fn write_text(text: &str, output: Option<&Path>) -> Result<(), Failure> {
             verb: "write",
             source,
         })?),
-        None => Ok(crate::output::print(text)?),
+        None => print(text),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::cdi::file::{self, Format};
 use crate::edits::Spec;
+use crate::output;
 use clap::Args;
 use std::error::Error;
 use std::ffi::OsString;
@@ -24,7 +25,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
-            crate::output::eprint_line(format!("nvidia-ctk: {text}"));
+            output::eprint_line(format!("nvidia-ctk: {text}"));
         }
     }
 }
@@ -42,12 +43,17 @@ pub(super) fn first_set(names: &[&str]) -> Option<OsString> {
     names.iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
+/// Prints a verb's result.
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    output::print(text).map_err(|error| format!("cannot write standard output: {error}").into())
+}
+
 /// Writes a spec to a file or to standard output. Appends the format's extension to a file name without `.json` or `.yaml`: engines read
 /// only such files.
 pub(super) fn write_spec(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
     let text = file::serialize(spec, format);
     let Some(path) = output else {
-        crate::output::print(&text)?;
+        print(&text)?;
         return Ok(None);
     };
     let mut path = path.as_os_str().to_owned();

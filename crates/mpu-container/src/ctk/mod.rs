@@ -14,6 +14,7 @@ mod system;
 
 use crate::cdi::{Registry, registry};
 use crate::chain::chain_without_repeats;
+use crate::config::ConfigError;
 use crate::driver::{Driver, DriverRoot};
 use crate::engines::command::Configure;
 use crate::program::{self, Program};
@@ -117,7 +118,9 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::eprint_line(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
+            let fix = error.downcast_ref::<ConfigError>().map(|error| format!("; to fix it: {}", error.fix()));
+            let text = chain_without_repeats(error.as_ref());
+            output::eprint_line(format!("nvidia-ctk: {text}{}", fix.unwrap_or_default()));
             ExitCode::FAILURE
         }
     }
@@ -148,7 +151,7 @@ impl Info {
             }
         }
         text.push_str(&format!("CDI devices: {}\n", registry.devices().count()));
-        Ok(crate::output::print(&text)?)
+        context::print(&text)
     }
 }
 

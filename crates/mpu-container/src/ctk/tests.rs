@@ -36,6 +36,21 @@ fn error_reason_is_printed_once() {
     assert_eq!(chain_without_repeats(&SeparateSource(std::io::Error::other("inner"))), "outer: inner");
 }
 
+#[test]
+fn error_in_config_names_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.toml");
+    fs::write(&file, "x = [").expect("written");
+    for more in [&["--quiet"][..], &["--set", "disable-require"]] {
+        let words = [&["nvidia-ctk", "config", "-c", path_text(&file)], more].concat();
+        let ctk = Ctk::try_parse_from(words).expect("understood");
+        let Verb::Config(verb) = ctk.verb else { panic!("another verb") };
+        let error = verb.run(&ctk.context).expect_err("broken");
+        let error = error.downcast_ref::<ConfigError>().expect("an error of the file");
+        assert!(error.to_string().starts_with(path_text(&file)), "{error}");
+    }
+}
+
 /// Configuration management may set each key by a separate command.
 #[test]
 fn concurrent_config_changes_are_all_kept() {
@@ -88,6 +103,16 @@ fn concurrent_runtime_configures_are_all_kept() {
     let file = folder.path().join("none/daemon.json");
     assert_eq!(ctk(&["runtime", "configure", "--runtime=docker", "--remove", "--config", path_text(&file)]), 0);
     assert!(!folder.path().join("none").exists(), "nothing was changed");
+}
+
+#[test]
+fn empty_runtime_path_means_default() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("daemon.json");
+    let configure = ["runtime", "configure", "--runtime=docker", "--nvidia-runtime-path=", "--config"];
+    assert_eq!(ctk(&[&configure[..], &[path_text(&file)]].concat()), 0);
+    let text = fs::read_to_string(&file).expect("written");
+    assert!(text.contains("/nvidia-container-runtime\""), "{text}");
 }
 
 #[test]

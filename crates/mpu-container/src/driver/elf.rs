@@ -3,10 +3,10 @@
 //! Source: System V ABI, "Dynamic Section".
 
 use super::ldcache::Abi;
+use mpu_os::file::{Links, open_regular};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endianness, elf};
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -19,11 +19,11 @@ pub(super) struct SharedLibrary {
 /// Whether a file is an ELF file, not a script.
 pub(super) fn is_elf(path: &Path) -> bool {
     let mut magic = [0; 4];
-    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == elf::ELFMAG
+    open_regular(path, Links::Followed).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == elf::ELFMAG
 }
 
 pub(super) fn read(path: &Path) -> Option<SharedLibrary> {
-    let file = ReadCache::new(File::open(path).ok()?);
+    let file = ReadCache::new(open_regular(path, Links::Followed).ok()?);
     match file.read_bytes_at(0, 5).ok()? {
         [0x7f, b'E', b'L', b'F', elf::ELFCLASS64] => parse::<elf::FileHeader64<Endianness>, _>(&file),
         [0x7f, b'E', b'L', b'F', elf::ELFCLASS32] => parse::<elf::FileHeader32<Endianness>, _>(&file),
@@ -107,5 +107,10 @@ mod tests {
         assert!(read(Path::new("/proc/self/status")).is_none());
         assert!(read(Path::new("/nothing/here")).is_none());
         assert!(read(Path::new("/")).is_none());
+        // Opening a pipe would wait for a writer.
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("libcuda.so.1");
+        crate::driver::fake::fifo(&pipe);
+        assert!(read(&pipe).is_none() && !is_elf(&pipe));
     }
 }

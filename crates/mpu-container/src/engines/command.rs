@@ -16,6 +16,9 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
+/// The runtime wrapper's name.
+const RUNTIME: &str = "nvidia-container-runtime";
+
 /// The default of NVIDIA's flag; scripts also pass it.
 const ENGINE_DEFAULT: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
@@ -59,7 +62,7 @@ pub struct Configure {
     #[arg(long, visible_alias = "runtime-name", value_name = "NAME", default_value = "nvidia")]
     nvidia_runtime_name: String,
     /// The runtime wrapper
-    #[arg(long, visible_alias = "runtime-path", value_name = "PROGRAM", default_value = "nvidia-container-runtime")]
+    #[arg(long, visible_alias = "runtime-path", value_name = "PROGRAM", default_value = RUNTIME)]
     nvidia_runtime_path: String,
     /// Containers that name no runtime get this one; =false: no longer
     #[arg(long, visible_alias = "nvidia-set-as-default", value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -137,7 +140,7 @@ impl Configure {
             eprint_line(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
         }
         let template = self.template()?;
-        let missing = (!Path::new(&request.path).exists()).then(|| request.path.clone());
+        let missing = (!Path::new(&request.path).is_file()).then(|| request.path.clone());
         let plan = plan_add(&files, &[request], template.as_ref())?;
         if let Some(program) = missing {
             self.report_missing_program(&program, plan.effective.is_default(name) && !plan.changes.is_empty())?;
@@ -147,7 +150,7 @@ impl Configure {
 
     /// Handles a missing runtime program. An absolute path is accepted: it may be the host's, or be installed later.
     fn report_missing_program(&self, program: &str, default: bool) -> Result<(), EngineError> {
-        let named = &self.nvidia_runtime_path;
+        let named = self.named_program();
         if default && !named.contains('/') {
             return Err(EngineError::Usage(format!(
                 "there is no program {named}, neither beside this one nor in PATH, and every container would start by it: \
@@ -279,13 +282,21 @@ impl Configure {
         Ok(())
     }
 
+    /// The program that the caller named. Scripts pass an empty name for the default.
+    fn named_program(&self) -> &str {
+        match self.nvidia_runtime_path.as_str() {
+            "" => RUNTIME,
+            named => named,
+        }
+    }
+
     /// The absolute path of the runtime program. Podman and CRI-O need one; Docker and containerd search their own `PATH`, which may
     /// differ from ours.
     fn program(&self) -> Result<String, EngineError> {
-        let named = &self.nvidia_runtime_path;
+        let named = self.named_program();
         if named.contains('/') {
             check_absolute("--nvidia-runtime-path", Path::new(named))?;
-            return Ok(named.clone());
+            return Ok(named.to_string());
         }
         // The program beside this one comes first: sudo's PATH may lack this folder, or may have another toolkit's.
         let beside = executable::path().ok().and_then(|this| this.parent().map(Path::to_path_buf));

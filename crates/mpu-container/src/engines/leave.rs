@@ -29,6 +29,7 @@ pub const PROGRAM: Program = Program {
 #[derive(Debug, Parser)]
 #[command(
     name = "mpu-container leave",
+    bin_name = "mpu-container leave",
     after_help = "Standard output has the engines whose files were changed, a word each.
 
 Example: sudo mpu-container leave    before the program is removed: packages run it"

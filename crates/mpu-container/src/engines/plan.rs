@@ -348,7 +348,7 @@ fn is_redundant(files: &Files, layers: &[Layer], layer: &Layer, left: &str, cdi:
         return Ok(false);
     }
     let others = section(layers.iter().filter(|other| other.path != layer.path))?;
-    let root: DocumentMut = left.parse().map_err(|error| malformed(&layer.path)(FormatError::Toml(error)))?;
+    let root = left.parse::<DocumentMut>().map_err(|error| malformed(&layer.path)(FormatError::from(error)))?;
     let plugin = containerd::plugin(layer.version).map_err(malformed(&layer.path))?;
     let plugins = root.get("plugins").and_then(Item::as_table_like);
     let alone = root.iter().all(|(key, _)| matches!(key, "version" | "plugins"))

@@ -50,7 +50,7 @@ pub enum FormatError {
     #[error("not JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error("not TOML: {0}")]
-    Toml(#[from] toml_edit::TomlError),
+    Toml(String),
     #[error("{0} is no table")]
     NoTable(String),
     #[error("the import {0:?} has a bracket or a backslash too few or too many")]
@@ -60,4 +60,14 @@ pub enum FormatError {
     DuplicateKey(String),
     #[error("containerd's configuration version {0} is not known (1, 2 and 3 are)")]
     Version(i64),
+}
+
+impl From<toml_edit::TomlError> for FormatError {
+    /// The error's place and message: its whole text is a drawing of several lines.
+    fn from(error: toml_edit::TomlError) -> FormatError {
+        let text = error.to_string();
+        let place = text.lines().next().and_then(|line| line.strip_prefix("TOML parse error at "));
+        let message = error.message().replace('\n', "; ");
+        FormatError::Toml(place.map_or(message.clone(), |place| format!("{place}: {message}")))
+    }
 }

@@ -90,6 +90,13 @@ fn toml(path: &Path) -> DocumentMut {
 }
 
 #[test]
+fn error_in_toml_is_one_line_with_its_place() {
+    let error = "a = 1\n[[[".parse::<DocumentMut>().map(drop).expect_err("no TOML");
+    let text = FormatError::from(error).to_string();
+    assert!(text.starts_with("not TOML: line 2, column ") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
 fn adding_twice_changes_files_once() {
     for (engine, existing) in ENGINES.into_iter().zip(ADMIN_FILES) {
         for host in [TestHost::new(engine), TestHost::new(engine).top(existing)] {

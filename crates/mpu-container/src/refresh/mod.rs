@@ -40,6 +40,7 @@ const MAX_BYTES: u64 = 16 << 20;
 #[derive(Debug, Parser)]
 #[command(
     name = "mpu-container refresh",
+    bin_name = "mpu-container refresh",
     after_help = "Examples:
   mpu-container refresh            write the file once, or remove it where there is no driver
   mpu-container refresh --watch    and again whenever driver, GPUs, MIG devices or libraries change

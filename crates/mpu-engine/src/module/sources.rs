@@ -43,7 +43,7 @@ impl SourceError {
         let (code, fix) = match self {
             SourceError::NotEmbedded => (
                 "no_sources",
-                "use a released mpu, or name sources with --source DIR or a built module with --module FILE.ko",
+                "use a released mpu, or name sources with --source DIR; `mpu up` also has --module FILE.ko",
             ),
             SourceError::Directory { .. } => ("sources_unreadable", NAME_SOURCES),
             SourceError::Incomplete { .. } => ("sources_incomplete", NAME_SOURCES),

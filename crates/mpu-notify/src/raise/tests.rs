@@ -129,6 +129,20 @@ fn failed_keeper_leaves_its_output_in_log() {
     assert_eq!((mode("/run/mpu") & 0o755, mode(FOLDER)), (mode("/usual") & 0o755, 0o700));
 }
 
+/// Without a reader, opening a pipe waits for ever. With one, the pipe fills up.
+#[test]
+fn pipe_in_place_of_log_is_refused() {
+    let fake = FakeHost::in_order();
+    fake.program("/keeper", "exit 3");
+    let options = SupervisorOptions { program: Some(fake.host().at("/keeper")), ..OPTIONS };
+    let log = fake.host().at(LOG);
+    fs::create_dir_all(log.parent().expect("a folder")).expect("made");
+    rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    assert_eq!(outcome(&fake, &options), Err("no_file"));
+    let _reader = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&log);
+    assert_eq!(outcome(&fake, &options), Err("no_file"));
+}
+
 #[test]
 fn supervisor_needs_root_and_known_driver() {
     let fake = FakeHost::in_order();

@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 /// Names and descriptors that the previous supervisor stored.
 pub(crate) fn inherited() -> Vec<(String, OwnedFd)> {
     let Ok(numbered) = sd_notify::listen_fds_with_names() else { return Vec::new() };
-    numbered.map(|(number, name)| (name, sys::inherited(number))).collect()
+    numbered.filter_map(|(number, name)| Some((name, sys::inherited(number).ok()?))).collect()
 }
 
 /// Stores a copy until its other side hangs up.

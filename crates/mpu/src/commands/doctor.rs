@@ -79,8 +79,13 @@ impl Report for DoctorReport {
         let (broken, attention) = (count(Level::Broken), count(Level::Attention));
         let _ = match (broken, attention) {
             (0, 0) => writeln!(text, "{}", style.good("all is right")),
+            (0, 1) => writeln!(text, "{}", style.warn("1 thing needs attention")),
             (0, _) => writeln!(text, "{}", style.warn(&format!("{attention} things need attention"))),
-            _ => writeln!(text, "{}", style.bad(&format!("{broken} things are broken, {attention} need attention"))),
+            _ => {
+                let are = if broken == 1 { "thing is" } else { "things are" };
+                let need = if attention == 1 { "needs" } else { "need" };
+                writeln!(text, "{}", style.bad(&format!("{broken} {are} broken, {attention} {need} attention")))
+            }
         };
         if let Some(next) = &self.next {
             let _ = writeln!(text, "next: {}", style.name(next));

@@ -57,7 +57,9 @@ impl InstallError {
             E::OtherRoot { .. } => ("other_root", Refused, "run it without --host-root, or with --dry-run"),
             E::Executable { .. } => ("executable_unreadable", Failed, "start mpu from a file that still exists"),
             E::File { .. } => {
-                ("file_unwritable", Failed, "free disk space, or make the folder writable; nothing is left half done")
+                let fix = "free disk space, make the folder writable, or move away what is in its place; nothing is left \
+                           half done";
+                ("file_unwritable", Failed, fix)
             }
             E::Locked(held) => return (held.code(), held.exit(), held.fix()),
             E::NotRestored { path, .. } => {

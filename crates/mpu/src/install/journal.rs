@@ -134,6 +134,10 @@ impl<'a> Journal<'a> {
             Err(_) => Undo::Absent(path),
             Ok(found) if found.is_symlink() => Undo::Link { path, to: fs::read_link(at).map_err(file_error(at))? },
             Ok(found) if found.is_dir() => Undo::Folder(path),
+            // A copy of a pipe would wait for a writer.
+            Ok(found) if !found.is_file() => {
+                return Err(file_error(at)(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")));
+            }
             Ok(found) => {
                 let backup = self.host.at(DIR).join(self.undo.len().to_string());
                 let copied = fs::copy(at, &backup).and_then(|_| {
@@ -296,7 +300,11 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
 
 /// Removes a file, or a folder if it is empty and the kernel permits it.
 fn remove(path: &Path) -> io::Result<()> {
-    let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let is_folder = match fs::symlink_metadata(path) {
+        // Nothing is there. A read-only file system would refuse the removal all the same.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        found => found?.is_dir(),
+    };
     match if is_folder { fs::remove_dir(path) } else { fs::remove_file(path) } {
         Err(error) if is_folder || error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

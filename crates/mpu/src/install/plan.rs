@@ -6,11 +6,13 @@ use super::record::{Installed, RECORD, Record};
 use mpu_engine::module::state;
 use mpu_host::host::Host;
 use mpu_notify::client;
+use mpu_os::file::{Links, read_bounded};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// A step, and the command that undoes it. The undo of an engine's step runs only if the step changes whether the
@@ -165,9 +167,14 @@ fn is_config(path: &Path) -> bool {
     path == Path::new(mpu_host::config::FILE)
 }
 
+/// Reads a regular file. A pipe in its place would wait for a writer.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_bounded(path, u64::MAX, Links::Followed)
+}
+
 /// Whether the administrator changed a file of `/etc` since its installation.
 fn is_edited(host: &Host, file: &Installed) -> bool {
-    let found = fs::read(host.at(&file.path));
+    let found = read(&host.at(&file.path));
     file.path.starts_with("/etc") && found.is_ok_and(|bytes| sha256(&bytes) != file.sha256)
 }
 
@@ -176,7 +183,7 @@ fn is_edited(host: &Host, file: &Installed) -> bool {
 fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     let at = host.at(&item.path);
     let Some(new_bytes) = &item.bytes else { return (!at.is_dir()).then(|| step(Action::Write(item))) };
-    let found = fs::read(at).ok();
+    let found = read(&at).ok();
     if found.as_ref() == Some(new_bytes) {
         return None;
     }

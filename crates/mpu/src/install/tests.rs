@@ -11,7 +11,7 @@ use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 use mpu_notify::fake::{self, FakeSupervisor};
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -284,6 +284,27 @@ fn failed_file_restores_host() {
         let error = node.install().expect_err("a folder is in the way");
         assert_eq!((error.code(), node.state()), ("rolled_back", before), "{file}");
     }
+}
+
+#[test]
+fn file_in_place_of_folder_restores_host() {
+    let node = Node::new();
+    node.write("/etc/mpu", "");
+    let before = node.state();
+    let error = node.install().expect_err("a file is in the way");
+    assert_eq!((error.code(), node.state()), ("rolled_back", before));
+    assert!(error.to_string().ends_with("the host is as it was"), "{error}");
+}
+
+#[test]
+fn pipe_in_place_of_file_is_refused() {
+    let node = Node::new();
+    let pipe = node.host().at("/usr/local/bin/mpu");
+    fs::create_dir_all(pipe.parent().expect("a folder")).expect("made");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    let error = node.install().expect_err("a pipe is in the way");
+    assert!(error.code() == "rolled_back" && error.to_string().contains("it is not a file"), "{error}");
+    assert!(fs::symlink_metadata(&pipe).expect("there").file_type().is_fifo());
 }
 
 #[test]

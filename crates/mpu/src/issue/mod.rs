@@ -47,7 +47,7 @@ impl ReportError {
             io::ErrorKind::AlreadyExists => {
                 ("file_exists", Exit::Refused, "name another file, or give --force to replace it".to_string())
             }
-            io::ErrorKind::InvalidInput => ("no_file", Exit::Refused, folder),
+            io::ErrorKind::InvalidInput => ("no_file", Exit::Refused, "name another file: --report FILE".to_string()),
             io::ErrorKind::PermissionDenied => ("cannot_write", Exit::Refused, folder),
             _ => ("cannot_write", Exit::Failed, folder),
         }
@@ -59,7 +59,9 @@ mpu_host::explain_by_facts!(ReportError);
 /// Writes the report, readable for its owner alone. Replaces a file only if `force`, and never a link or a folder.
 pub fn write(path: &Path, report: &str, force: bool) -> Result<(), ReportError> {
     let written = match fs::symlink_metadata(path) {
-        Ok(found) if force && !found.is_file() => Err(io::ErrorKind::InvalidInput.into()),
+        Ok(found) if !found.is_file() => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is there and is not a regular file"))
+        }
         _ if force => replace_file_atomically(path, report.as_bytes(), Mode::Of(0o600)),
         _ => create_file_atomically(path, report.as_bytes()),
     };

@@ -107,6 +107,8 @@ fn run_command_has_own_pids_and_exit_code() {
         $MPU run -- sh -c 'kill -9 $$'; echo $?
         $MPU run /nonexistent 2>&1; echo $?
         $MPU run /etc/passwd 2>&1; echo $?
+        $MPU run /nonexistent 2>/dev/full; echo $?
+        $MPU run /etc/passwd 2>/dev/full; echo $?
         echo given | $MPU run -- sh -c 'cat <&3' 3<&0
         $MPU run -- readlink /proc/1/ns/pid > /run/mpu/inside; readlink /proc/self/ns/pid | cmp -s - /run/mpu/inside || echo another";
     let Some(out) = run_script(script) else { return };
@@ -117,7 +119,7 @@ fn run_command_has_own_pids_and_exit_code() {
     assert_eq!(lines[2..4], ["7", "137"], "{out}");
     assert!(lines[4].contains("No such file") && lines[5] == "127", "{out}");
     assert!(lines[6].contains("denied") && lines[7] == "126", "{out}");
-    assert_eq!(lines[8..], ["given", "another"], "{out}");
+    assert_eq!(lines[8..], ["127", "126", "given", "another"], "{out}");
 }
 
 #[test]
