@@ -325,7 +325,7 @@ mod tests {
             ("new", false, None),
             ("new", false, Some("file_exists")),
             ("new", true, None),
-            ("link", false, Some("file_exists")),
+            ("link", false, Some("no_file")),
             ("link", true, Some("no_file")),
             ("", true, Some("no_file")),
             ("no/such", false, Some("cannot_write")),
