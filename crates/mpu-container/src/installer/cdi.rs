@@ -38,6 +38,7 @@ pub fn write(folder: &Path, options: &Options) -> Result<(), InstallError> {
         edits: Edits::new(folder.join("nvidia-cdi-hook")),
     };
     let mut spec = generate::generate(&root, &request).map_err(|source| InstallError::Cdi(source.into()))?;
+    generate::warnings(&spec, request.mode).into_iter().for_each(note);
     transform::change_root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);
     if devices != files {
         transform::change_root(&mut spec, &devices, &option_or("dev-root", "driver-root"), Relative::Host);
