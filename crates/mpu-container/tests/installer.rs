@@ -382,13 +382,14 @@ fn second_run_ignores_runtime_of_first() {
 fn invalid_options_change_no_files() {
     for (words, part) in [
         (&["--enable-nri-plugin"][..], "nriPluginEnabled=false"),
-        (&["--runtime=podman"], "none of docker, containerd and crio"),
+        (&["--runtime=podman"], "[possible values: docker, containerd, crio]"),
         (&["--pid-file=/tmp/x.pid"], "toolkit.pid"),
         (&["--toolkit-install-dir=x"], "must begin with a slash"),
-        (&["--cdi-kind=nvidia.com"], "--cdi-kind"),
+        (&["--cdi-kind=nvidia.com"], "--cdi-kind: 'nvidia.com' is not a CDI kind; it must read vendor/class"),
         (&["--create-device-nodes=all"], "neither control nor none"),
         (&["--runtime=crio", "--restart-mode=signal"], "at its start only"),
-        (&["--config-mode=magic"], "neither config nor hook"),
+        (&["--restart-mode=magic"], "[possible values: signal, systemd, none]"),
+        (&["--config-mode=magic"], "[possible values: config, hook]"),
         (&["--host-root=/nowhere"], "--host-root=/nowhere"),
         (&["--use-legacy-config"], "containerd before 1.3"),
         (&["--nvidia-container-runtime.mode=fast", "--no-runtime-config"], "\"fast\" is none of"),
@@ -396,7 +397,7 @@ fn invalid_options_change_no_files() {
         let host = Host::new("containerd");
         let done = host.once(words);
         let output = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(done.status.code() == Some(1) && output.contains(part), "{words:?}: {output}");
+        assert!(done.status.code() == Some(2) && output.contains(part), "{words:?}: {output}");
         assert!(!host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{words:?}: {output}");
     }
 }

@@ -12,8 +12,7 @@ use crate::driver::DriverRoot;
 use std::path::{Path, PathBuf};
 
 pub fn kind(options: &Options) -> Result<Kind, InstallError> {
-    let (vendor, class) = options.text("cdi-kind").split_once('/').unwrap_or((options.text("cdi-kind"), ""));
-    Kind::new(vendor, class).map_err(|error| InstallError::Usage(format!("--cdi-kind: {error}")))
+    options.text("cdi-kind").parse::<Kind>().map_err(|error| InstallError::Usage(format!("--cdi-kind: {error}")))
 }
 
 pub fn write(folder: &Path, options: &Options) -> Result<(), InstallError> {

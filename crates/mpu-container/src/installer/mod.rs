@@ -63,8 +63,11 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(chain_without_repeats(&error).to_string());
-            ExitCode::FAILURE
+            note(chain_without_repeats(&error));
+            match error {
+                InstallError::Usage(_) | InstallError::Config(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
