@@ -125,13 +125,15 @@ fn field_path(path: &serde_ignored::Path) -> String {
 }
 
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
-    let bytes = file::read_bounded(path, MAX_SIZE, Links::Followed)?;
+    Ok(parse_named(&file::read_bounded(path, MAX_SIZE, Links::Followed)?, path)?)
+}
+
+/// Parses the contents of a file. The error is that of its name's format.
+pub fn parse_named(bytes: &[u8], path: &Path) -> Result<Spec, ParseError> {
     // CDI's own library reads any file as YAML, whatever its name.
     match Format::of_path(path) {
-        Some(Format::Json) => {
-            Ok(parse(&bytes, Format::Json).or_else(|error| parse(&bytes, Format::Yaml).map_err(|_| error))?)
-        }
-        _ => Ok(parse(&bytes, Format::Yaml)?),
+        Some(Format::Json) => parse(bytes, Format::Json).or_else(|error| parse(bytes, Format::Yaml).map_err(|_| error)),
+        _ => parse(bytes, Format::Yaml),
     }
 }
 
