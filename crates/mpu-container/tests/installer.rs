@@ -584,6 +584,20 @@ fn docker_restart_is_advised_only_when_needed() {
     }
 }
 
+/// No file may get a byte, as on a full disk.
+#[test]
+fn full_disk_leaves_no_files() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let script = "ulimit -f 0; trap '' XFSZ; exec \"$0\" ctk runtime configure --config=\"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_mpu-container")]).arg(dir.path().join("daemon.json"));
+    let done = command.output().expect("ran");
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && output.contains("cannot write"), "{output}");
+    let left: Vec<_> = fs::read_dir(dir.path()).expect("read").flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn failed_write_is_not_reported_written() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
