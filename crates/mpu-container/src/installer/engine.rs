@@ -6,7 +6,7 @@ use super::note::note;
 use super::programs::RUNTIMES;
 use super::restart::{self, Mode};
 use crate::engines::effective::EffectiveConfig;
-use crate::engines::files::{Files, Paths, read};
+use crate::engines::files::{Files, Paths};
 use crate::engines::plan::{Plan, plan_add, plan_remove_from_drop_in, plan_restore, plan_unset_default, record_docker};
 use crate::engines::{Engine, EngineError, RuntimeRequest, hook_file_text, source};
 use crate::lock::Lock;
@@ -200,9 +200,7 @@ impl Host {
         let lock = self.lock()?;
         let plan = match self.files.engine {
             Engine::Crio => plan_unset_default(&self.files, default_name(options))?,
-            Engine::Docker => {
-                plan_restore(&self.files, &names, &read(&record, &Default::default())?.unwrap_or_default())?
-            }
+            Engine::Docker => plan_restore(&self.files, &names, &record)?,
             _ => plan_remove_from_drop_in(&self.files, &names)?,
         };
         self.apply(&plan, options)?;
