@@ -29,7 +29,7 @@ pub enum LockError {
 pub struct Lock {
     path: PathBuf,
     created_folders: Vec<PathBuf>,
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -54,7 +54,7 @@ impl Lock {
         let at = |source| LockError::Unusable { path: path.to_path_buf(), source };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let (mut created_folders, mut tries) = (Vec::new(), 0..MAX_TRIES);
-        let mut file = loop {
+        let file = loop {
             if let Some(folder) = folder {
                 let missing =
                     folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
@@ -67,15 +67,20 @@ impl Lock {
                 Err(lock::LockError::Io(error))
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
                         && tries.next().is_some() => {}
-                Err(lock::LockError::Io(error)) => return Err(at(error)),
+                Err(lock::LockError::Io(error)) => {
+                    remove_empty(&created_folders);
+                    return Err(at(error));
+                }
                 Err(lock::LockError::Held(lock::HeldLock { path, by, waited })) => {
                     return Err(LockError::Held { path, by, waited });
                 }
             }
         };
-        file.set_len(0).map_err(at)?;
-        writeln!(file, "{}", getpid().as_raw_nonzero()).map_err(at)?;
-        Ok(Lock { path: path.to_path_buf(), created_folders, _file: file })
+        // From here on an error, such as a full disk, removes the file.
+        let mut lock = Lock { path: path.to_path_buf(), created_folders, file };
+        lock.file.set_len(0).map_err(at)?;
+        writeln!(lock.file, "{}", getpid().as_raw_nonzero()).map_err(at)?;
+        Ok(lock)
     }
 }
 
@@ -84,9 +89,13 @@ impl Drop for Lock {
         if let Err(error) = fs::remove_file(&self.path) {
             output::eprint_line(format!("cannot remove {}: {error}", self.path.display()));
         }
-        // Innermost first. Stops at a folder that is not empty.
-        self.created_folders.iter().all(|folder| fs::remove_dir(folder).is_ok());
+        remove_empty(&self.created_folders);
     }
+}
+
+/// Removes folders, the innermost first. Stops at one that is not empty.
+fn remove_empty(folders: &[PathBuf]) {
+    folders.iter().all(|folder| fs::remove_dir(folder).is_ok());
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! Reads and atomically replaces the administrator's text files.
 //!
-//! Reads only regular files, and `/dev/null` as an empty one. Reading a pipe could block for ever, and reading a device can have side
-//! effects.
+//! Reads only regular files, and `/dev/null` as an empty one: reading a pipe could block for ever, and reading a device can have side
+//! effects. [`read_file_or_pipe`] is for a file that the caller has just named.
 
 use mpu_os::file::{self, Links};
 use rustix::fs::{Mode, OFlags, open, readlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempPath};
 
@@ -70,12 +70,26 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
+/// Reads a file as [`file::read_bounded`], or a pipe to its end (`/dev/stdin`, a shell's `<(…)`). A pipe without a writer is empty.
+/// Blocks on a slow writer.
+pub fn read_file_or_pipe(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    match fs::metadata(path)?.file_type().is_fifo() {
+        true => file::read_all(open_at_once(File::options().read(true), path)?, max),
+        false => file::read_bounded(path, max, Links::Followed),
+    }
+}
+
 /// Writes to a device or pipe. Fails without a reader. Blocks on a slow reader.
 fn write_to_device(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    open_at_once(File::options().write(true), path)?.write_all(text.as_bytes())
+}
+
+/// Opens a device or pipe without waiting for its other end. Reads and writes wait.
+fn open_at_once(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let flags = rustix::fs::fcntl_getfl(&file)?;
-    rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
-    file.write_all(text.as_bytes())
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// A file moved to a temporary path. Dropping it removes the file.
@@ -160,7 +174,6 @@ mod tests {
     use crate::driver::fake::fifo;
     use crate::lock::Lock;
     use std::io::Read;
-    use std::os::unix::fs::FileTypeExt;
 
     #[test]
     fn non_files_are_refused_at_once() {

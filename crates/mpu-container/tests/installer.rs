@@ -382,13 +382,14 @@ fn second_run_ignores_runtime_of_first() {
 fn invalid_options_change_no_files() {
     for (words, part) in [
         (&["--enable-nri-plugin"][..], "nriPluginEnabled=false"),
-        (&["--runtime=podman"], "none of docker, containerd and crio"),
+        (&["--runtime=podman"], "[possible values: docker, containerd, crio]"),
         (&["--pid-file=/tmp/x.pid"], "toolkit.pid"),
         (&["--toolkit-install-dir=x"], "must begin with a slash"),
-        (&["--cdi-kind=nvidia.com"], "--cdi-kind"),
+        (&["--cdi-kind=nvidia.com"], "--cdi-kind: 'nvidia.com' is not a CDI kind; it must read vendor/class"),
         (&["--create-device-nodes=all"], "neither control nor none"),
         (&["--runtime=crio", "--restart-mode=signal"], "at its start only"),
-        (&["--config-mode=magic"], "neither config nor hook"),
+        (&["--restart-mode=magic"], "[possible values: signal, systemd, none]"),
+        (&["--config-mode=magic"], "[possible values: config, hook]"),
         (&["--host-root=/nowhere"], "--host-root=/nowhere"),
         (&["--use-legacy-config"], "containerd before 1.3"),
         (&["--nvidia-container-runtime.mode=fast", "--no-runtime-config"], "\"fast\" is none of"),
@@ -396,7 +397,7 @@ fn invalid_options_change_no_files() {
         let host = Host::new("containerd");
         let done = host.once(words);
         let output = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(done.status.code() == Some(1) && output.contains(part), "{words:?}: {output}");
+        assert!(done.status.code() == Some(2) && output.contains(part), "{words:?}: {output}");
         assert!(!host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{words:?}: {output}");
     }
 }
@@ -540,16 +541,18 @@ fn full_engine_queue_does_not_block_exit() {
     });
     let failed = received.recv_timeout(Duration::from_secs(60)).expect("it says something");
     assert!(failed.is_some(), "it ended without a word of the engine");
-    for _ in 0..10 {
+    // The first signal ends the wait for the engine. The second, which comes with it, ends the wait after the file is restored.
+    for signal in [Signal::INT, Signal::TERM] {
+        kill_process(Pid::from_child(&child), signal).expect("a signal");
+    }
+    for _ in 0..500 {
         if let Some(status) = child.try_wait().expect("ours") {
             assert!(status.success(), "{status}");
             drop(reading);
             assert_eq!(host.text("etc/config"), "{}\n");
             return;
         }
-        // The first signal ends the wait for the engine, the second the wait after the file is restored.
-        kill_process(Pid::from_child(&child), Signal::TERM).expect("a signal");
-        thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_millis(20));
     }
     child.kill().expect("killed");
     panic!("it waits for an engine that does not answer");
@@ -581,6 +584,20 @@ fn docker_restart_is_advised_only_when_needed() {
     ] {
         assert_eq!(reload_commands(options), by, "{options:?}");
     }
+}
+
+/// No file may get a byte, as on a full disk.
+#[test]
+fn full_disk_leaves_no_files() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let script = "ulimit -f 0; trap '' XFSZ; exec \"$0\" ctk runtime configure --config=\"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_mpu-container")]).arg(dir.path().join("daemon.json"));
+    let done = command.output().expect("ran");
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && output.contains("cannot write"), "{output}");
+    let left: Vec<_> = fs::read_dir(dir.path()).expect("read").flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -125,8 +125,16 @@ fn field_path(path: &serde_ignored::Path) -> String {
 }
 
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
-    let bytes = file::read_bounded(path, MAX_SIZE, Links::Followed)?;
-    Ok(parse(&bytes, Format::of_path(path).unwrap_or(Format::Yaml))?)
+    Ok(parse_named(&file::read_bounded(path, MAX_SIZE, Links::Followed)?, path)?)
+}
+
+/// Parses the contents of a file. The error is that of its name's format.
+pub fn parse_named(bytes: &[u8], path: &Path) -> Result<Spec, ParseError> {
+    // CDI's own library reads any file as YAML, whatever its name.
+    match Format::of_path(path) {
+        Some(Format::Json) => parse(bytes, Format::Json).or_else(|error| parse(bytes, Format::Yaml).map_err(|_| error)),
+        _ => parse(bytes, Format::Yaml),
+    }
 }
 
 /// Writes a spec as text. Equal specs give equal text.
@@ -206,6 +214,17 @@ devices:
         assert_eq!(spec.devices[0].name, "0", "a number is a name, where a name is wanted");
         assert_eq!(edits.device_nodes[0].file_mode, Some(0o666));
         assert_eq!(edits.hooks[0].args[3], "755");
+    }
+
+    #[test]
+    fn yaml_in_json_file_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nvidia.json");
+        fs::write(&path, YAML).unwrap();
+        assert_eq!(read(&path).unwrap(), parse(YAML.as_bytes(), Format::Yaml).unwrap());
+        fs::write(&path, r#"{"cdiVersion": "0.5.0", "x": 1"#).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.starts_with("not a CDI spec in JSON: EOF"), "{error}");
     }
 
     #[test]

@@ -18,6 +18,9 @@ use std::os::unix::fs::FileTypeExt;
 
 const ALL: &str = "all";
 
+/// The libraries without which most containers are of no use, and what needs them.
+const MAIN_LIBRARIES: &[(&str, &str)] = &[("libcuda", "CUDA"), ("libnvidia-ml", "nvidia-smi")];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub kind: Kind,
@@ -232,6 +235,27 @@ fn single_device(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device
         true => Err(GenerateError::Nothing(what)),
         false => Ok(vec![Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }]),
     }
+}
+
+/// Warnings about main libraries of the driver that a spec with the driver's files lacks. Many containers do without one of them, so
+/// they are no errors.
+pub fn warnings(spec: &Spec, mode: Mode) -> Vec<String> {
+    let has_library = |stem: &str| {
+        let start = format!("/{stem}.so.");
+        spec.container_edits.mounts.iter().any(|mount| mount.container_path.contains(&start))
+    };
+    let main = match mode {
+        Mode::Nvml | Mode::Management => MAIN_LIBRARIES,
+        _ => &[],
+    };
+    let missing = main.iter().filter(|(stem, _)| !has_library(stem));
+    let warning = |(stem, program): &(&str, &str)| {
+        format!(
+            "warning: {program} will not work in containers: the driver's {stem} is missing or damaged; \
+             install the driver's libraries again, then write the spec again"
+        )
+    };
+    missing.map(warning).collect()
 }
 
 pub fn qualified_names(spec: &Spec) -> Vec<QualifiedName> {

@@ -2,11 +2,12 @@
 
 use super::context::{Context, Failure, print, write_spec};
 use super::generate::Generate;
-use crate::cdi::file::{self, Format};
+use crate::cdi::file::{self, Format, ReadError};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{Registry, registry, validate};
 use crate::chain::chain_without_repeats;
 use crate::engines::command::{non_empty, path_parser};
+use crate::text_file;
 use clap::{Args, Subcommand};
 use mpu_os::file::read_all;
 use std::path::PathBuf;
@@ -89,19 +90,17 @@ pub(super) struct Root {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.display())]
-struct Unreadable(PathBuf, #[source] file::ReadError);
+struct Unreadable(PathBuf, #[source] ReadError);
 
 impl Root {
     fn run(&self) -> Result<(), Failure> {
         let output = non_empty(&self.output);
-        let mut spec = match self.input.to_str() {
-            // The YAML parser also reads JSON.
-            Some("-") => file::parse(
-                &read_all(std::io::stdin().lock(), file::MAX_SIZE).map_err(file::ReadError::from)?,
-                Format::Yaml,
-            )?,
-            _ => file::read(&self.input).map_err(|error| Unreadable(self.input.clone(), error))?,
+        let bytes = match self.input.to_str() {
+            Some("-") => read_all(std::io::stdin().lock(), file::MAX_SIZE),
+            _ => text_file::read_file_or_pipe(&self.input, file::MAX_SIZE),
         };
+        let spec = bytes.map_err(ReadError::from).and_then(|bytes| Ok(file::parse_named(&bytes, &self.input)?));
+        let mut spec = spec.map_err(|error| Unreadable(self.input.clone(), error))?;
         transform::change_root(&mut spec, &self.from, &self.to, self.relative_to);
         validate::check(&spec)?;
         write_spec(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;

@@ -122,7 +122,11 @@ impl IgnoredFlags {
 
 impl Generate {
     pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
-        let mut spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
+        let request = self.request(context)?;
+        let mut spec = generate::generate(&self.root(context)?, &request)?;
+        for warning in generate::warnings(&spec, request.mode) {
+            crate::output::eprint_line(format!("nvidia-ctk: {warning}"));
+        }
         if non_empty(&self.dev_root).is_some() {
             for path in generate::remove_missing_device_nodes(&mut spec)? {
                 context.note(format_args!("{path} is not there: left out"));

@@ -4,6 +4,8 @@ use super::*;
 use crate::driver::fake::{Host, node};
 use clap::CommandFactory;
 use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 fn ctk(words: &[&str]) -> u8 {
@@ -151,6 +153,28 @@ fn podman_config_is_checked_against_later_files() {
     fs::remove_file(file("containers.conf.d/99-nvidia.conf")).expect("removed");
     assert_eq!(configure(&file("containers.conf")), 0);
     assert!(fs::read_to_string(file("containers.conf")).expect("written").contains("runtime = \"nvidia\""));
+}
+
+/// As `/dev/stdin` behind a `|`, and `<(…)` of a shell.
+#[test]
+fn spec_in_pipe_is_transformed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = folder.path().join("x.yaml");
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let input = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let transform = || {
+        ctk(&["cdi", "transform", "root", "--from=/a", "--to=/b", "--input", &input, "--output", path_text(&output)])
+    };
+    let spec = r#"{"cdiVersion": "0.5.0", "kind": "example.com/x", "devices": [
+        {"name": "a", "containerEdits": {"mounts": [{"hostPath": "/a/x", "containerPath": "/x"}]}}]}"#;
+    let written = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        writer.write_all(spec.as_bytes())
+    });
+    assert_eq!(transform(), 0);
+    written.join().expect("ended").expect("written");
+    assert!(fs::read_to_string(&output).expect("a file").contains("hostPath: /b/x"));
+    assert_eq!(transform(), 1, "nobody writes to it any more");
 }
 
 #[test]

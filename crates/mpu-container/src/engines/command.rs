@@ -49,9 +49,9 @@ pub struct Configure {
     /// The engine's program, which --config-source=command asks [default: from PATH]
     #[arg(long, value_parser = path_parser(), value_name = "PROGRAM")]
     executable_path: Option<PathBuf>,
-    /// config-file, or oci-hook: write a hook file for all containers instead (deprecated)
-    #[arg(long, value_name = "MODE", default_value = "")]
-    config_mode: String,
+    /// How containers get GPUs
+    #[arg(long, value_enum, default_value = "config-file")]
+    config_mode: ConfigMode,
     /// With --config-mode=oci-hook: the hook file [default: standard output]
     #[arg(long, value_parser = path_parser(), value_name = "FILE")]
     oci_hook_path: Option<PathBuf>,
@@ -90,6 +90,17 @@ enum Source {
     Command,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ConfigMode {
+    /// By a runtime in the engine's files
+    // Scripts pass an empty mode for the default one.
+    #[value(aliases = ["config", ""])]
+    ConfigFile,
+    /// By a hook file for all containers (deprecated)
+    #[value(alias = "hook")]
+    OciHook,
+}
+
 /// Parses a path that may be empty: scripts pass an empty one for the default.
 pub(crate) fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
@@ -106,12 +117,8 @@ pub(crate) fn parse_switch(word: &str) -> Result<bool, String> {
 impl Configure {
     /// Runs the command. Notes go to standard error; standard output has only the files of a dry run.
     pub fn run(&self) -> Result<(), EngineError> {
-        match self.config_mode.as_str() {
-            "oci-hook" | "hook" => return self.write_hook_file(),
-            "" | "config" | "config-file" => {}
-            other => {
-                eprint_line(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.kebab_name()))
-            }
+        if self.config_mode == ConfigMode::OciHook {
+            return self.write_hook_file();
         }
         let files = self.files()?;
         let name = self.nvidia_runtime_name.as_str();
@@ -269,7 +276,7 @@ impl Configure {
 
     fn write_hook_file(&self) -> Result<(), EngineError> {
         check_absolute("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
-        eprint_line(format!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode));
+        eprint_line("--config-mode=oci-hook is deprecated: engines of today give GPUs by CDI");
         let text = hook_file_text(&self.nvidia_runtime_hook_path);
         match non_empty(&self.oci_hook_path).filter(|_| !self.dry_run) {
             None => print(&text)?,

@@ -102,8 +102,8 @@ pub(super) fn record(text: &str, names: &[&str], cdi: bool) -> Result<String, Fo
 }
 
 /// Restores the recorded values. Returns none if the file did not exist and nothing is left in it.
-pub(super) fn restore(text: &str, names: &[&str], record: &str) -> Result<Option<String>, FormatError> {
-    let (mut root, old) = (parse(text)?, parse(record)?);
+pub(super) fn restore(text: &str, names: &[&str], old: &Map<String, Value>) -> Result<Option<String>, FormatError> {
+    let mut root = parse(text)?;
     let before = root.clone();
     for name in names {
         match old.get("runtimes").and_then(|runtimes| runtimes.get(name)) {
@@ -156,7 +156,8 @@ fn remove_default(root: &mut Map<String, Value>, name: &str) {
     }
 }
 
-fn parse(text: &str) -> Result<Map<String, Value>, FormatError> {
+/// Parses the file or the record. An empty text is an empty table.
+pub(super) fn parse(text: &str) -> Result<Map<String, Value>, FormatError> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }

@@ -83,11 +83,12 @@ pub fn record_docker(files: &Files, names: &[&str], cdi: bool) -> Result<String,
     docker::record(&text, names, cdi).map_err(malformed(&files.top))
 }
 
-pub fn plan_restore(files: &Files, names: &[&str], record: &str) -> Result<Plan, EngineError> {
+/// Plans the return of the values in the file `record`. If that is missing, only removes the runtimes.
+pub fn plan_restore(files: &Files, names: &[&str], record: &Path) -> Result<Plan, EngineError> {
     let mut pending = Pending::new();
+    let recorded = docker::parse(&read(record, &pending)?.unwrap_or_default()).map_err(malformed(record))?;
     if let Some(text) = read(&files.top, &pending)? {
-        let new = docker::restore(&text, names, record);
-        let new = new.map_err(malformed(&files.top))?;
+        let new = docker::restore(&text, names, &recorded).map_err(malformed(&files.top))?;
         pending.insert(files.top.clone(), new);
     }
     let effective = EffectiveConfig::of(files, &files.layers(&pending)?)?;

@@ -2,7 +2,7 @@
 
 use super::effective::EffectiveConfig;
 use super::files::{Files, Paths, Pending};
-use super::plan::{Plan, plan_add, plan_remove, plan_unset_default};
+use super::plan::{Plan, plan_add, plan_remove, plan_restore, plan_unset_default, record_docker};
 use super::*;
 use crate::beneath::tests::walk;
 use std::fs;
@@ -231,6 +231,7 @@ fn empty_docker_file_stays() {
 fn docker_features_are_restored_unless_changed_since() {
     let back = |before: &str, cdi: bool, now: &str| {
         let kept = docker::record(before, &["nvidia"], cdi).expect("JSON");
+        let kept = docker::parse(&kept).expect("JSON");
         let text = docker::restore(now, &["nvidia"], &kept).expect("JSON").unwrap_or_default();
         serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default()
     };
@@ -553,13 +554,17 @@ fn docker_runtime_type_is_replaced_by_path() {
     let host = TestHost::new(Engine::Docker)
         .top(&format!("{{\"runtimes\": {{\"nvidia\": {{{kind}, \"runtimeArgs\": []}}}}}}"));
     assert_eq!(host.effective().program("nvidia"), Some("/old"));
-    let before = super::plan::record_docker(&host.files, &["nvidia"], false).expect("remembered");
+    let before = record_docker(&host.files, &["nvidia"], false).expect("remembered");
+    let before = host.write("before.json", &before);
     host.add(&request());
     let text = fs::read_to_string(&host.files.top).expect("there");
     let there: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(there["runtimes"]["nvidia"], serde_json::json!({"runtimeArgs": [], "path": WRAPPER}));
-    host.apply(super::plan::plan_restore(&host.files, &["nvidia"], &before));
+    host.apply(plan_restore(&host.files, &["nvidia"], &before));
     assert_eq!(host.effective().program("nvidia"), Some("/old"), "the installer puts back what was there");
+    fs::write(&before, "{").expect("written");
+    let error = plan_restore(&host.files, &["nvidia"], &before).expect_err("broken").to_string();
+    assert!(error.contains("before.json is left as it is: not JSON"), "{error}");
     let host = TestHost::new(Engine::Docker);
     let error = plan_add(&host.files, &[RuntimeRequest::new("runc", WRAPPER)], None).expect_err("Docker's own");
     assert!(error.to_string().contains("is called runc"), "{error}");

@@ -12,8 +12,7 @@ use crate::driver::DriverRoot;
 use std::path::{Path, PathBuf};
 
 pub fn kind(options: &Options) -> Result<Kind, InstallError> {
-    let (vendor, class) = options.text("cdi-kind").split_once('/').unwrap_or((options.text("cdi-kind"), ""));
-    Kind::new(vendor, class).map_err(|error| InstallError::Usage(format!("--cdi-kind: {error}")))
+    options.text("cdi-kind").parse::<Kind>().map_err(|error| InstallError::Usage(format!("--cdi-kind: {error}")))
 }
 
 pub fn write(folder: &Path, options: &Options) -> Result<(), InstallError> {
@@ -38,6 +37,7 @@ pub fn write(folder: &Path, options: &Options) -> Result<(), InstallError> {
         edits: Edits::new(folder.join("nvidia-cdi-hook")),
     };
     let mut spec = generate::generate(&root, &request).map_err(|source| InstallError::Cdi(source.into()))?;
+    generate::warnings(&spec, request.mode).into_iter().for_each(note);
     transform::change_root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);
     if devices != files {
         transform::change_root(&mut spec, &devices, &option_or("dev-root", "driver-root"), Relative::Host);

@@ -6,7 +6,7 @@ use super::note::note;
 use super::programs::RUNTIMES;
 use super::restart::{self, Mode};
 use crate::engines::effective::EffectiveConfig;
-use crate::engines::files::{Files, Paths, read};
+use crate::engines::files::{Files, Paths};
 use crate::engines::plan::{Plan, plan_add, plan_remove_from_drop_in, plan_restore, plan_unset_default, record_docker};
 use crate::engines::{Engine, EngineError, RuntimeRequest, hook_file_text, source};
 use crate::lock::Lock;
@@ -31,10 +31,7 @@ pub struct Host {
 
 impl Host {
     pub fn of(options: &Options) -> Result<Host, InstallError> {
-        let word = options.text("runtime");
-        let engine = Engine::from_str(word, false).ok().filter(|engine| *engine != Engine::Podman);
-        let engine = engine
-            .ok_or_else(|| InstallError::Usage(format!("--runtime={word} is none of docker, containerd and crio")))?;
+        let engine = Engine::from_str(options.text("runtime"), false).expect("a value of the flag");
         let path_option = |flag: &str| Some(options.text(flag)).filter(|text| !text.is_empty()).map(PathBuf::from);
         let root = match path_option("host-root").filter(|root| root.is_dir()) {
             Some(root) => root,
@@ -72,8 +69,7 @@ impl Host {
             engine == Engine::Containerd && source::containerd_release(&root, program.as_deref()) >= Some((2, 1));
         let hook = match (options.text("config-mode"), engine) {
             ("hook", Engine::Crio) => Some(Path::new(options.text("hooks-dir")).join(options.text("hook-filename"))),
-            ("config", _) | ("hook", _) => None,
-            (other, _) => return Err(InstallError::Usage(format!("--config-mode={other} is neither config nor hook"))),
+            _ => None,
         };
         let socket = path_option("socket").unwrap_or_else(|| {
             PathBuf::from(match engine {
@@ -81,7 +77,10 @@ impl Host {
                 _ => "/run/containerd/containerd.sock",
             })
         });
-        let mode = Mode::of(options.text("restart-mode"), engine)?;
+        let mode = Mode::of(options.text("restart-mode"), engine).ok_or_else(|| {
+            let reason = "CRI-O reads runtimes at its start only; use systemd or none";
+            InstallError::Usage(format!("--restart-mode=signal is not possible: {reason}"))
+        })?;
         Ok(Host { files, root, program, mode, socket, hook })
     }
 
@@ -201,9 +200,7 @@ impl Host {
         let lock = self.lock()?;
         let plan = match self.files.engine {
             Engine::Crio => plan_unset_default(&self.files, default_name(options))?,
-            Engine::Docker => {
-                plan_restore(&self.files, &names, &read(&record, &Default::default())?.unwrap_or_default())?
-            }
+            Engine::Docker => plan_restore(&self.files, &names, &record)?,
             _ => plan_remove_from_drop_in(&self.files, &names)?,
         };
         self.apply(&plan, options)?;

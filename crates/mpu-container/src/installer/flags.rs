@@ -6,6 +6,7 @@
 //! Operator 26.7 for the variables that it sets.
 
 use crate::engines::command::parse_switch;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
@@ -17,6 +18,8 @@ const ENGINE_DEFAULT: &str = "RUNTIME_SPECIFIC_DEFAULT";
 enum Kind {
     Switch,
     Text(&'static str),
+    /// One of these values.
+    OneOf(&'static str, &'static [&'static str]),
     List(&'static str),
     /// Accepted without effect.
     Ignored,
@@ -43,11 +46,11 @@ const fn flag(
     Flag { name, aliases, variables, kind, default, about }
 }
 
-use Kind::{Ignored, List, Switch, Text};
+use Kind::{Ignored, List, OneOf, Switch, Text};
 
 #[rustfmt::skip]
 const FLAGS: &[Flag] = &[
-    flag("runtime", &[], &["RUNTIME"], Text("ENGINE"), "docker", "The engine to configure: docker, containerd or crio"),
+    flag("runtime", &[], &["RUNTIME"], OneOf("ENGINE", &["docker", "containerd", "crio"]), "docker", "The engine to configure"),
     flag("toolkit-install-dir", &["root"], &["TOOLKIT_INSTALL_DIR", "ROOT"], Text("DIR"), "/usr/local/nvidia",
         "Where the programs go: into its folder toolkit. The path must be the host's, too"),
     flag("no-daemon", &[], &["NO_DAEMON"], Switch, "false", "End once all is set up, and undo nothing"),
@@ -67,15 +70,15 @@ const FLAGS: &[Flag] = &[
     flag("host-root", &[], &["HOST_ROOT_MOUNT"], Text("DIR"), HOST_MOUNT, "Where the host's root is; / where there is no such folder"),
     flag("socket", &[], &["RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"], Text("SOCKET"), ENGINE_DEFAULT,
         "The engine's socket: who answers there is signalled"),
-    flag("restart-mode", &[], &["RUNTIME_RESTART_MODE"], Text("MODE"), ENGINE_DEFAULT,
-        "How the engine reads its files again: signal (SIGHUP), systemd or none [default: systemd for crio, else signal]"),
+    flag("restart-mode", &[], &["RUNTIME_RESTART_MODE"], OneOf("MODE", &["signal", "systemd", "none"]), ENGINE_DEFAULT,
+        "How the engine reads its files again; signal is SIGHUP [default: systemd for crio, else signal]"),
     flag("runtime-name", &["nvidia-runtime-name", "runtime-class"], &["NVIDIA_RUNTIME_NAME", "CONTAINERD_RUNTIME_CLASS", "DOCKER_RUNTIME_NAME"],
         Text("NAME"), "nvidia", "What users call the runtime; nvidia-cdi and nvidia-legacy come with it"),
     flag("set-as-default", &[], &["NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT"], Switch, "true",
         "Containers that name no runtime get this one"),
     flag("enable-cdi-in-runtime", &[], &["RUNTIME_ENABLE_CDI"], Switch, "false", "The engine reads CDI files [default: as --cdi-enabled]"),
     flag("runtime-type", &[], &["CONTAINERD_RUNTIME_TYPE"], Text("TYPE"), "io.containerd.runc.v2", "containerd's runtime_type"),
-    flag("config-mode", &[], &["CRIO_CONFIG_MODE"], Text("MODE"), "config", "For CRI-O: config, or hook for a hook file (deprecated)"),
+    flag("config-mode", &[], &["CRIO_CONFIG_MODE"], OneOf("MODE", &["config", "hook"]), "config", "For CRI-O; hook writes a hook file (deprecated)"),
     flag("hooks-dir", &[], &["CRIO_HOOKS_DIR"], Text("DIR"), "/usr/share/containers/oci/hooks.d", "For CRI-O: where hook files are"),
     flag("hook-filename", &[], &["CRIO_HOOK_FILENAME"], Text("NAME"), "oci-nvidia-hook.json", "For CRI-O: the hook file"),
 
@@ -146,6 +149,13 @@ pub fn command() -> Command {
                 arg.value_parser(parse_switch)
             }
             Text(value) | List(value) => arg.value_name(value).allow_hyphen_values(true),
+            OneOf(value, values) => {
+                // Scripts also pass the default itself, or an empty value for it.
+                let hidden = [ENGINE_DEFAULT, ""].into_iter().filter(|_| flag.default == ENGINE_DEFAULT);
+                let values = values.iter().copied().map(PossibleValue::new);
+                let hidden = hidden.map(|value| PossibleValue::new(value).hide(true));
+                arg.value_name(value).value_parser(PossibleValuesParser::new(values.chain(hidden)))
+            }
             Ignored => arg.hide(true).num_args(0..=1).default_missing_value("true"),
         }
         .action(ArgAction::Set)
@@ -287,6 +297,7 @@ mod tests {
         let variables = [("RUNTIME_ARGS", "--socket /s --restart-mode=none"), ("RUNTIME_SOCKET", "/other")];
         let options = read(&["--restart-mode=systemd"], &variables);
         assert_eq!((options.text("socket"), options.text("restart-mode")), ("/s", "systemd"));
+        assert_eq!(read(&["--restart-mode=", "--restart-mode=RUNTIME_SPECIFIC_DEFAULT"], &[]).text("restart-mode"), "");
         assert_eq!(read(&["--runtime-args=--socket=/s", "--root", "/x"], &[]).text("socket"), "/s");
         assert_eq!(read(&["--debug", "--nri-socket=/x"], &[]).ignored(), ["debug", "nri-socket"]);
     }

@@ -23,11 +23,10 @@ use flags::Options;
 use note::note;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The GPU Operator calls the program as `nvidia-toolkit`.
@@ -63,8 +62,11 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(chain_without_repeats(&error).to_string());
-            ExitCode::FAILURE
+            note(chain_without_repeats(&error));
+            match error {
+                InstallError::Usage(_) | InstallError::Config(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -77,13 +79,13 @@ fn run(options: &Options) -> Result<(), InstallError> {
         LockError::Unusable { path, source } => InstallError::File { path, source },
     })?;
     // From here on, a signal takes effect after the current step.
-    let termination_signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
-    let mut signals = Signals::new(termination_signals).map_err(InstallError::Signals)?;
-    let signalled = Arc::new(AtomicBool::new(false));
-    for signal in termination_signals {
-        signal_hook::flag::register(signal, signalled.clone()).map_err(InstallError::Signals)?;
-    }
-    let should_stop = || signalled.load(Ordering::SeqCst);
+    let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).map_err(InstallError::Signals)?;
+    let (signals, signalled) = (RefCell::new(signals), Cell::new(false));
+    // Takes one signal: a second one is left for the clean-up.
+    let should_stop = || {
+        signalled.set(signalled.get() || signals.borrow_mut().pending().next().is_some());
+        signalled.get()
+    };
 
     let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
     let configures = !options.is_on("no-runtime-config");
@@ -129,9 +131,11 @@ fn run(options: &Options) -> Result<(), InstallError> {
         return Ok(());
     }
     note("done; waiting for a signal".into());
-    signals.forever().next();
+    if !should_stop() {
+        signals.borrow_mut().forever().next();
+    }
     // A second signal ends the wait for an engine that does not answer.
-    signalled.store(false, Ordering::SeqCst);
+    signalled.set(false);
     match configures {
         true => host.clean_up(&folder, options, &should_stop),
         false => Ok(()),

@@ -40,24 +40,19 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Parses `--restart-mode`. An empty word means the engine's default.
-    pub fn of(word: &str, engine: Engine) -> Result<Mode, RestartError> {
-        match (word, engine) {
-            ("none", _) => Ok(Mode::None),
-            ("systemd", _) | ("", Engine::Crio) => Ok(Mode::Systemd),
-            ("signal", Engine::Crio) => {
-                Err(RestartError::UnsupportedMode("signal (CRI-O reads runtimes at its start only)".into()))
-            }
-            ("signal" | "", _) => Ok(Mode::Signal),
-            (other, _) => Err(RestartError::UnsupportedMode(other.into())),
+    /// The mode of this value of `--restart-mode`; the engine's default mode for an empty one. None if it does not work with the engine.
+    pub fn of(value: &str, engine: Engine) -> Option<Mode> {
+        match (value, engine) {
+            ("none", _) => Some(Mode::None),
+            ("systemd", _) | ("", Engine::Crio) => Some(Mode::Systemd),
+            (_, Engine::Crio) => None,
+            _ => Some(Mode::Signal),
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
-    #[error("--restart-mode={0} is not supported; use signal, systemd or none")]
-    UnsupportedMode(String),
     #[error("cannot find the engine's process at {}: {source}; name its socket with --socket, or use --restart-mode=systemd", socket.display())]
     NoProcess { socket: PathBuf, source: io::Error },
     #[error("process {} cannot be signalled", pid.as_raw_nonzero())]

@@ -7,10 +7,11 @@ mod watch;
 
 use crate::cdi::extra::Mode;
 use crate::cdi::file::{self, Format};
-use crate::cdi::generate::{GenerateError, Naming, Request, generate};
+use crate::cdi::generate::{self, GenerateError, Naming, Request, generate};
 use crate::cdi::inject::Options;
 use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};
+use crate::edits::Spec;
 use crate::executable;
 use crate::output;
 use crate::program::{self, Program};
@@ -114,20 +115,24 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 
 pub fn refresh(root: &DriverRoot, output: &Path) -> Result<Outcome, RefreshError> {
     let old = own_text(output)?;
-    let text = match generate_text(root) {
-        Ok(text) => format!("{HEADER}{text}"),
+    let spec = match generate_spec(root) {
+        Ok(spec) => spec,
         Err(GenerateError::Driver(DriverError::NotLoaded { .. }) | GenerateError::Nothing(_)) => return remove(output),
         Err(error) => return Err(error.into()),
     };
-    if old.as_deref() == Some(text.as_str()) {
-        return Ok(Outcome::Unchanged);
+    let text = format!("{HEADER}{}", file::serialize(&spec, Format::Yaml));
+    let outcome = match old.as_deref() == Some(text.as_str()) {
+        true => Outcome::Unchanged,
+        false => file::write(output, text.as_bytes()).map(|()| Outcome::Written)?,
+    };
+    for warning in generate::warnings(&spec, Mode::Nvml) {
+        output::eprint_line(format!("mpu-container: refresh: {warning}"));
     }
-    file::write(output, text.as_bytes())?;
-    Ok(Outcome::Written)
+    Ok(outcome)
 }
 
-/// The text that `nvidia-ctk cdi generate` writes without options.
-fn generate_text(root: &DriverRoot) -> Result<String, GenerateError> {
+/// The spec that `nvidia-ctk cdi generate` writes without options.
+fn generate_spec(root: &DriverRoot) -> Result<Spec, GenerateError> {
     let program = executable::path().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let request = Request {
         kind: Kind::new("nvidia.com", "gpu").expect("a valid kind"),
@@ -137,7 +142,7 @@ fn generate_text(root: &DriverRoot) -> Result<String, GenerateError> {
         all: true,
         edits: Options::new(program),
     };
-    Ok(file::serialize(&generate(root, &request)?, Format::Yaml))
+    generate(root, &request)
 }
 
 pub fn remove(output: &Path) -> Result<Outcome, RefreshError> {

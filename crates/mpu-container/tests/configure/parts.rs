@@ -70,6 +70,7 @@ fn mig_config_brings_all_capabilities() {
 #[test]
 fn imex_channels_are_created_and_mounted() {
     let Some(host) = TestHost::new() else { return };
+    host.write("host/proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n");
     let refused = host.script("mounts; cli configure --utility --no-cgroups --imex-channel=0 $PWD/ct");
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(error.starts_with("nvidia-container-cli: mount error: the driver has no IMEX channel 0\n"), "{error}");

@@ -1,7 +1,7 @@
 //! A fake host with a driver, and a container's root, on the real kernel.
 //!
-//! The libraries (built here, with NVIDIA's names), their cache, the device nodes, the namespaces and busybox are real; the driver's
-//! facts are fake. Each script runs in its own mount namespace, which ends with its last process.
+//! The cache of libraries, the device nodes, the namespaces and busybox are real; the driver's files are fake. Each script runs in its own
+//! mount namespace, which ends with its last process.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-pub const RELEASE: &str = "580.159.04";
+use crate::host;
+pub use crate::host::RELEASE;
 
 /// A shell function that mounts proc and dev in the container's root.
 pub const MOUNTS: &str = "mounts() {
@@ -22,7 +23,7 @@ pub const MOUNTS: &str = "mounts() {
 
 /// The folder of libraries in a Debian root.
 pub fn libraries() -> String {
-    format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH)
+    host::libraries().trim_start_matches('/').to_owned()
 }
 
 pub struct TestHost {
@@ -42,7 +43,6 @@ fn missing() -> Option<&'static str> {
         let busybox = quiet("busybox", &["true"]) && busybox().is_some();
         [
             (busybox, "no static busybox"),
-            (quiet("cc", &["--version"]), "no cc"),
             (Path::new("/sbin/ldconfig").exists(), "no /sbin/ldconfig"),
             (quiet("unshare", &["--mount", "true"]), "no mount namespaces"),
         ]
@@ -84,45 +84,13 @@ impl TestHost {
     }
 
     fn host(&self) {
-        let banner = format!("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {RELEASE}  Release Build\n");
-        self.write("host/proc/driver/nvidia/version", &banner);
+        host::make(&self.path("host"), &["nodes".into()]).unwrap();
         self.write("host/proc/driver/nvidia/registry", "");
-        self.write("host/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nDeviceFileMode: 438\n");
-        let devices =
-            "Character devices:\n195 nvidia\n195 nvidiactl\n234 nvidia-caps\n510 nvidia-uvm\n\nBlock devices:\n";
-        self.write("host/proc/devices", devices);
-        for gpu in 0..2 {
-            let bus = format!("0000:{:02x}:00.0", 0x1b + gpu);
-            let facts = format!(
-                "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{gpu}aaaaaaa-0000-0000-0000-000000000000\n\
-                 Bus Location: \t {bus}\nDevice Minor: \t {gpu}\nGPU Excluded:\t No\n"
-            );
-            self.write(&format!("host/proc/driver/nvidia/gpus/{bus}/information"), &facts);
-        }
-        fs::create_dir_all(self.path("host/dev")).unwrap();
-        for (name, major, minor) in [
-            ("nvidiactl", 195, 255),
-            ("nvidia0", 195, 0),
-            ("nvidia1", 195, 1),
-            ("nvidia-uvm", 510, 0),
-            ("nvidia-uvm-tools", 510, 1),
-        ] {
-            self.run("mknod", &[&format!("host/dev/{name}"), "c", &major.to_string(), &minor.to_string()]);
-        }
-        let folder = format!("host/{}", libraries());
-        fs::create_dir_all(self.path(&folder)).unwrap();
-        for (library, soname) in [("libcuda", "libcuda.so.1"), ("libnvidia-ml", "libnvidia-ml.so.1")] {
-            let output = format!("{folder}/{library}.so.{RELEASE}");
-            self.run(
-                "cc",
-                &["-shared", "-nostdlib", &format!("-Wl,-soname,{soname}"), "-x", "c", "/dev/null", "-o", &output],
-            );
-        }
         self.write("host/usr/bin/nvidia-smi", "#!/bin/sh\necho smi\n");
         fs::set_permissions(self.path("host/usr/bin/nvidia-smi"), fs::Permissions::from_mode(0o755)).unwrap();
-        self.write(&format!("host/lib/firmware/nvidia/{RELEASE}/gsp_ga10x.bin"), "gsp");
-        fs::create_dir_all(self.path("host/etc")).unwrap();
-        self.write("host/etc/ld.so.conf", &format!("/{}\n", libraries()));
+        // Tests that need a socket make a real one.
+        fs::remove_dir_all(self.path("host/run")).unwrap();
+        self.write("host/etc/ld.so.conf", &format!("{}\n", host::libraries()));
         self.run("/sbin/ldconfig", &["-r", "host"]);
     }
 
