@@ -303,7 +303,8 @@ const INSTALL_LONG: &str = "Install this mpu on this host: files, module, servic
 Copies this executable to /usr/local/bin, and the module's sources to /usr/src (for DKMS, if the host has it). \
     Also installs a systemd unit, a udev rule, completions, manual pages and the configuration. Builds the module, \
     starts it and checks that it is up. All of it or none: if a step fails, or the process is killed, the host is as \
-    it was. A second run changes nothing. A configuration that you changed stays as it is.
+    it was. If another file is in the place of one of them, nothing is installed. A second run changes nothing. A \
+    configuration that you changed stays as it is.
 
 If an older version is installed, this is an upgrade; `mpu upgrade` is another name of it. The new module takes \
     over from the running one. Callers wait for a moment, and none of them gets an untranslated answer. If the new \

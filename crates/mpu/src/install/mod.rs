@@ -103,6 +103,10 @@ pub fn install(
     }
     let sources = options.source.as_deref().map_or_else(Sources::embedded, Sources::in_directory)?;
     let items = layout::items(Layout::Local, executable(options.executable.as_deref())?, &sources, documents);
+    let foreign = plan::foreign_files(host, &items, old.as_ref());
+    if !foreign.is_empty() {
+        return Err(InstallError::Foreign { paths: foreign }.into());
+    }
     // If the module cannot be built here, DKMS would fail, too. The next `mpu up` checks again.
     let config = Config::of(host).unwrap_or_default();
     let module = raise::ModuleOptions {
