@@ -44,8 +44,7 @@ impl NotifyError {
     fn facts(&self) -> Facts {
         use NotifyError as E;
         const LOG: &str = "`journalctl -u mpu-notify` or /run/mpu/notify/log shows the supervisor's messages";
-        const START: &str =
-            "`systemctl status mpu-notify` says more; without systemd, check that mpu itself can be executed";
+        const START: &str = "`systemctl status mpu-notify` or /run/mpu/notify/log says more; check also that mpu itself can be executed";
         let by_kind = |source: &io::Error| match source.kind() {
             io::ErrorKind::PermissionDenied => Exit::Refused,
             _ => Exit::Failed,

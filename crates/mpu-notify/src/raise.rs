@@ -254,10 +254,11 @@ fn open_log(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The last log line of the keeper or its supervisor, and the log's path.
+/// The last message of the keeper or its supervisor without its fix, and the log's path.
 fn last_log_line(host: &Host) -> String {
     let log = fs::read(host.at(LOG)).unwrap_or_default();
-    match String::from_utf8_lossy(&log).lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+    let is_message = |line: &&str| !line.is_empty() && !line.starts_with("fix: ");
+    match String::from_utf8_lossy(&log).lines().rev().map(str::trim).find(is_message) {
         Some(line) => format!("\"{line}\"; {LOG} has the rest"),
         None => format!("it wrote nothing to {LOG}"),
     }

@@ -66,7 +66,7 @@ fn run_notify_part(cli: &Cli, verb: &NotifyVerb) -> u8 {
         NotifyVerb::Serve => supervisor::daemon::serve(&Host::this()).map(|end| end.code()),
         NotifyVerb::Hold => supervisor::keeper::this_program()
             .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source })
-            .and_then(|program| supervisor::keeper::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
+            .and_then(|program| supervisor::keeper::hold(&program, &["notify", "serve"])),
         NotifyVerb::Join { command } => Err(notify::run::join(&Host::this(), command)),
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };

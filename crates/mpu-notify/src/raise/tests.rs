@@ -175,7 +175,7 @@ fn unfit_host_is_reported_with_reason() {
 #[test]
 fn failed_keeper_error_quotes_last_log_line() {
     let fake = FakeHost::in_order();
-    fake.tool("keeper", "echo first; echo 'no room for a socket' >&2; exit 3");
+    fake.tool("keeper", "echo first; echo 'no room for a socket' >&2; echo 'fix: make room' >&2; exit 3");
     let program = Some(fake.host().at("/usr/bin/keeper"));
     let error = raise(&fake.host(), &SupervisorOptions { program, ..OPTIONS }, None);
     let error = error.map(|_| ()).expect_err("it ended");

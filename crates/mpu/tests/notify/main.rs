@@ -101,6 +101,15 @@ fn supervisor_raises_open_file_limit() {
 }
 
 #[test]
+fn keeper_ends_with_failed_first_supervisor() {
+    let script = "mkdir -p /run/mpu/notify/listener.sock
+        timeout -s KILL 300 $MPU notify hold 2>&1; echo $?; test -e /run/mpu/notify/keeper.sock || echo gone";
+    let Some(out) = run_script(script) else { return };
+    assert_eq!(out.matches("cannot use /run/mpu/notify/listener.sock: ").count(), 1, "{out}");
+    assert!(out.ends_with("\n1\ngone\n"), "{out}");
+}
+
+#[test]
 fn run_command_has_own_pids_and_exit_code() {
     let script = "$MPU run sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'
         $MPU run -- sh -c 'exit 7'; echo $?
