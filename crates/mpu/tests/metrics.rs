@@ -682,8 +682,11 @@ fn next_page(path: &Path, last: &mut Option<File>) -> String {
 fn refusals_have_their_codes() {
     let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = occupied.local_addr().unwrap().to_string();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let no_socket = format!("unix:{}", file.path().display());
     for (arguments, code, words) in [
         (&["--listen", &address][..], 1, "fix: something listens there already"),
+        (&["--listen", &no_socket], 1, "another file is at that path"),
         (&["--listen", "systemd"], 3, "systemd handed over no socket"),
         (&["--listen", "nowhere"], 2, "wanted is IP:PORT"),
         (&["--once", "--textfile", "/no/such/mpu.prom"], 3, "fix: make the directory /no/such"),
