@@ -132,6 +132,13 @@ fn run_command_has_own_pids_and_exit_code() {
 }
 
 #[test]
+fn run_without_descriptors_names_their_limit() {
+    let script = "for limit in 5 64; do (ulimit -n $limit; $MPU run true) 2>&1; echo $?; done";
+    let Some(out) = run_script(script) else { return };
+    assert_eq!((out.matches("\n125\n").count(), out.matches("fix: raise the limit").count()), (2, 2), "{out}");
+}
+
+#[test]
 fn signal_to_run_ends_its_command() {
     let script = "$MPU run -- sh -c 'trap \"echo stopped; exit 3\" TERM; echo up; >/run/mpu/up; while :; do sleep 0.1; done' & run=$!
         until test -e /run/mpu/up; do sleep 0.1; done; kill -TERM $run; wait $run; echo $?
