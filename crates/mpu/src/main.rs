@@ -19,7 +19,7 @@ use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
 use mpu_host::config::{Config, rules};
-use mpu_host::progress::{Progress, print_line};
+use mpu_host::progress::{Progress, print_line, takes_escapes};
 use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
 use mpu::report::{self, Report, Style};
@@ -257,7 +257,7 @@ fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
 
 /// Prints a report and returns its exit code.
 fn print_report<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
-    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let colour = takes_escapes(&io::stdout()) && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let text = match cli.json {
         true => report::json_of(cli.command.name(), report) + "\n",
         false => report.text(if colour { Style::Colour } else { Style::Plain }),
