@@ -77,13 +77,30 @@ pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
         Err(error) => return program::print_clap_error(&error),
     };
     let Some(command) = command(&options.program, programs) else { return unknown(&options.program, programs) };
-    exit_code(output::print(&script(options.shell, command, &options.program)))
+    exit_code(output::print(&script(options.shell, &command, &options.program)))
+}
+
+/// A built command line without its hidden commands and options: clap_complete would list them, and clap has no method that removes them.
+fn without_hidden(command: &Command) -> Command {
+    // Clap accepts only names that live as long as the process, which ends soon.
+    let name = |name: &str| -> &'static str { name.to_string().leak() };
+    // The build has already added these, and has given global options to each command.
+    Command::new(name(command.get_name()))
+        .disable_help_flag(true)
+        .disable_help_subcommand(true)
+        .disable_version_flag(true)
+        .version(env!("CARGO_PKG_VERSION"))
+        .allow_external_subcommands(command.is_allow_external_subcommands_set())
+        .visible_aliases(command.get_visible_aliases().map(name))
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments().filter(|arg| !arg.is_hide_set()).map(|arg| arg.clone().global(false)))
+        .subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(without_hidden))
 }
 
 /// The completion script of a program with this name.
-fn script(shell: Shell, mut command: Command, name: &str) -> String {
+fn script(shell: Shell, command: &Command, name: &str) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, name, &mut script);
+    clap_complete::generate(shell, &mut without_hidden(command), name, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     // clap_complete 4.6 writes a hyphen of the name in two ways, so Bash would complete nothing after a subcommand
     // (<https://github.com/clap-rs/clap/issues/6421>).
@@ -276,12 +293,27 @@ mod tests {
     fn bash_completions_know_every_subcommand() {
         for name in PROGRAMS.iter().flat_map(|program| program.nvidia_names) {
             let Some(command) = command(name, PROGRAMS) else { continue };
-            let script = script(Shell::Bash, command, name);
+            let script = script(Shell::Bash, &command, name);
             // The loop over the typed words sets `cmd`, and a `case` has a branch for each value.
             let states = script.lines().filter_map(|line| line.trim().strip_prefix("cmd=\"")?.strip_suffix('"'));
             for state in states.filter(|state| !state.is_empty()) {
                 let branch = format!("{state})");
                 assert!(script.lines().any(|line| line.trim() == branch), "{name}: {state}");
+            }
+        }
+    }
+
+    #[test]
+    fn completions_have_all_but_hidden_parts() {
+        for (name, visible, hidden) in [
+            ("nvidia-ctk", "generate-default", "library-search-path"),
+            ("nvidia-cdi-hook", "create-symlinks", "noop"),
+            ("nvidia-ctk-installer", "version", "toolkit-source-root"),
+        ] {
+            let command = command(name, PROGRAMS).expect(name);
+            for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+                let script = script(shell, &command, name);
+                assert!(script.contains(visible) && !script.contains(hidden), "{script}");
             }
         }
     }

@@ -11,6 +11,11 @@ pub fn print_line(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// Whether this stream is a terminal that understands escape sequences.
+pub fn takes_escapes(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 /// Delay before the first line.
 const DELAY: Duration = Duration::from_secs(2);
 
@@ -26,7 +31,7 @@ impl Progress {
         let step = step.into();
         let watcher = thread::spawn(move || {
             let began = Instant::now();
-            let on_terminal = std::io::stderr().is_terminal();
+            let on_terminal = takes_escapes(&std::io::stderr());
             let mut pause = DELAY;
             let mut printed = false;
             while wait.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {

@@ -44,8 +44,12 @@ impl NotifyError {
     fn facts(&self) -> Facts {
         use NotifyError as E;
         const LOG: &str = "`journalctl -u mpu-notify` or /run/mpu/notify/log shows the supervisor's messages";
-        const START: &str =
-            "`systemctl status mpu-notify` says more; without systemd, check that mpu itself can be executed";
+        const START: &str = "`systemctl status mpu-notify` or /run/mpu/notify/log says more; check also that mpu itself can be executed";
+        const FILES: &str = "raise the limit of open files: `ulimit -n 1024` here, or fs.file-max for the host";
+        let by_errno = |source: &io::Error, other: &'static str| match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => FILES,
+            _ => other,
+        };
         let by_kind = |source: &io::Error| match source.kind() {
             io::ErrorKind::PermissionDenied => Exit::Refused,
             _ => Exit::Failed,
@@ -72,11 +76,12 @@ impl NotifyError {
             E::OtherVersion { .. } => {
                 ("other_version_up", Exit::Failed, "let this one take over, with no call lost: mpu up --replace")
             }
-            E::Start { .. } | E::Systemd { .. } => ("not_started", Exit::Failed, START),
+            E::Start { source, .. } => ("not_started", Exit::Failed, by_errno(source, START)),
+            E::Systemd { .. } => ("not_started", Exit::Failed, START),
             E::Namespace { source } => (
                 "no_namespace",
                 by_kind(source),
-                "see that user.max_pid_namespaces is not 0, and that /proc can be mounted",
+                by_errno(source, "see that user.max_pid_namespaces is not 0, and that /proc can be mounted"),
             ),
             E::UnknownDriver(error) => return (error.code(), error.exit(), error.fix()),
             E::Config(error) => return (error.code(), error.exit(), error.fix()),

@@ -30,6 +30,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit for the end of a supervisor without containers.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
+/// Interval of questions to systemd whether the supervisor fails. It starts one that does about eight times in this time.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first kernel with all that is needed: 5.5 has `SECCOMP_USER_NOTIF_FLAG_CONTINUE`, 5.6 `pidfd_getfd(2)`, and from 5.9 on a
 /// listener reports the end of its last process.
 const OLDEST_KERNEL: [i64; 2] = [5, 9];
@@ -190,7 +192,7 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
     let _progress = Progress::of("waiting for the supervisor");
     if by_systemd {
         systemd::start(host, UNIT)?;
-        return wait_until(host, &mut || Ok(()), |state| !is_retired(state));
+        return wait_until(host, &mut fails_at_each_start(host), |state| !is_retired(state));
     }
     // A living keeper restarts a dead supervisor. A second keeper would start a second supervisor.
     let mut keeper = None;
@@ -224,6 +226,27 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
     raised
 }
 
+/// A check that fails if systemd has restarted the supervisor several times since the check before: systemd itself never gives up.
+fn fails_at_each_start(host: &Host) -> impl FnMut() -> Result<(), NotifyError> {
+    let (mut checked, mut before) = (Instant::now(), None);
+    move || {
+        if checked.elapsed() < CHECK_INTERVAL {
+            return Ok(());
+        }
+        let now = systemd::restarts(host, UNIT);
+        let fails = before.zip(now).is_some_and(|(before, now)| now > before + 1);
+        (checked, before) = (Instant::now(), now);
+        match fails {
+            true => {
+                let lines = systemd::last_lines(host, UNIT).unwrap_or_default();
+                let message = last_message(&lines).unwrap_or("it ends at each start").to_string();
+                Err(NotifyError::Systemd { what: UNIT.to_string(), message })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
 /// Whether systemd runs and has the unit.
 pub fn systemd_has_unit(host: &Host) -> bool {
     systemd::has_unit(host, UNIT)
@@ -254,10 +277,15 @@ fn open_log(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The last log line of the keeper or its supervisor, and the log's path.
+/// The last line that is not a fix.
+fn last_message(log: &str) -> Option<&str> {
+    log.lines().rev().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("fix: "))
+}
+
+/// The last message of the keeper or its supervisor, and the log's path.
 fn last_log_line(host: &Host) -> String {
     let log = fs::read(host.at(LOG)).unwrap_or_default();
-    match String::from_utf8_lossy(&log).lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+    match last_message(&String::from_utf8_lossy(&log)) {
         Some(line) => format!("\"{line}\"; {LOG} has the rest"),
         None => format!("it wrote nothing to {LOG}"),
     }

@@ -18,7 +18,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, wait};
+use rustix::process::{
+    Pid, Resource, Signal, WaitOptions, getrlimit, kill_process, set_parent_process_death_signal, wait,
+};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -59,16 +61,20 @@ pub const OWN_FAILURE: u8 = FAILED;
 
 /// Runs a command. Returns its exit code, or 128 plus the signal that ended it. `program` with `arguments` and the command calls [`init`].
 pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]) -> Result<u8, NotifyError> {
+    let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
+    // First, because facts of the host cannot be read without a free descriptor, either.
+    if getrlimit(Resource::Nofile).current.is_some_and(|limit| limit <= u64::from(SOCKET.unsigned_abs())) {
+        return Err(failed(io::Error::from_raw_os_error(libc::EMFILE)));
+    }
+    let (own_end, child_end) = UnixStream::pair().map_err(failed)?;
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err(NotifyError::NotRoot);
     }
     if !host.in_init_pid_namespace() {
         return Err(NotifyError::NotOnHost);
     }
-    let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
     // Before the child starts, so that no signal is lost.
     let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
-    let (own_end, child_end) = UnixStream::pair().map_err(failed)?;
     let mut init = Command::new(program);
     init.args(arguments).args(command);
     init.fd_mappings(vec![FdMapping { parent_fd: child_end.into(), child_fd: SOCKET }])

@@ -14,6 +14,9 @@ const FOLDERS: [&str; 4] =
 /// The limit for a request that systemd only queues.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The limit for a question to systemd or its journal.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+
 const MAX_OUTPUT: u64 = 1 << 16;
 
 /// Whether systemd runs and has the unit.
@@ -41,4 +44,21 @@ pub fn start(host: &Host, unit: &str) -> Result<(), NotifyError> {
         }
         None => Err(NotifyError::Start { what, source: io::ErrorKind::TimedOut.into() }),
     }
+}
+
+/// How often systemd has started a unit again by itself; none before systemd 235, which does not count.
+pub(crate) fn restarts(host: &Host, unit: &str) -> Option<u64> {
+    query(host, "systemctl", &["show", "--property=NRestarts", unit])?.trim().strip_prefix("NRestarts=")?.parse().ok()
+}
+
+/// The last lines that mpu wrote to the journal as a unit in the last ten seconds.
+pub(crate) fn last_lines(host: &Host, unit: &str) -> Option<String> {
+    let lines = ["--unit", unit, "--identifier=mpu", "--since=-10s", "--lines=4"];
+    query(host, "journalctl", &[&lines[..], &["--output=cat", "--quiet", "--no-pager"]].concat())
+}
+
+fn query(host: &Host, tool: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(host.tool(tool)?);
+    let output = child::run(command.args(arguments).stdin(Stdio::null()), QUERY_TIMEOUT, MAX_OUTPUT).ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -303,7 +303,8 @@ const INSTALL_LONG: &str = "Install this mpu on this host: files, module, servic
 Copies this executable to /usr/local/bin, and the module's sources to /usr/src (for DKMS, if the host has it). \
     Also installs a systemd unit, a udev rule, completions, manual pages and the configuration. Builds the module, \
     starts it and checks that it is up. All of it or none: if a step fails, or the process is killed, the host is as \
-    it was. A second run changes nothing. A configuration that you changed stays as it is.
+    it was. If another file is in the place of one of them, nothing is installed. A second run changes nothing. A \
+    configuration that you changed stays as it is.
 
 If an older version is installed, this is an upgrade; `mpu upgrade` is another name of it. The new module takes \
     over from the running one. Callers wait for a moment, and none of them gets an untranslated answer. If the new \
@@ -534,9 +535,25 @@ impl Command {
 
 /// The completion script for a shell.
 pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
-    let mut out = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "mpu", &mut out);
+    let (mut out, mut command) = (Vec::new(), Cli::command());
+    command.build();
+    clap_complete::generate(shell, &mut without_hidden(&command), "mpu", &mut out);
     out
+}
+
+/// A built command line without its hidden commands and options: clap_complete would list them, and clap has no method that removes them.
+fn without_hidden(command: &clap::Command) -> clap::Command {
+    // Clap accepts only names that live as long as the process, which ends soon.
+    let name = |name: &str| -> &'static str { name.to_string().leak() };
+    // The build has already added these, and has given global options to each command.
+    clap::Command::new(name(command.get_name()))
+        .disable_help_flag(true)
+        .disable_help_subcommand(true)
+        .disable_version_flag(true)
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments().filter(|arg| !arg.is_hide_set()).map(|arg| arg.clone().global(false)))
+        .subcommands(command.get_subcommands().filter(|command| !command.is_hide_set()).map(without_hidden))
 }
 
 #[cfg(test)]
@@ -546,6 +563,30 @@ mod tests {
     #[test]
     fn grammar_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn completions_have_all_but_hidden_parts() {
+        use clap_complete::Shell;
+        let script = |shell| String::from_utf8(completions(shell)).expect("text");
+        for script in [Shell::Bash, Shell::Zsh, Shell::Fish].map(script) {
+            let has = |word: &&str| script.contains(*word);
+            let visible = ["build-only", "textfile", "check", "json", "help", "version"];
+            assert_eq!(visible.into_iter().find(|word| !has(word)), None, "{script}");
+            let hidden = ["host-root", "any-driver", "metrics-child", "probe-child"];
+            assert_eq!(hidden.into_iter().find(has), None, "{script}");
+        }
+        // The first list has the words after `mpu`.
+        let script = script(Shell::Bash);
+        let mut lists = script.lines().filter_map(|line| line.trim().strip_prefix("opts=\"")?.strip_suffix('"'));
+        let list = lists.find(|list| !list.is_empty()).expect("a list");
+        let mut listed: Vec<&str> = list.split(' ').filter(|word| !word.starts_with('-')).collect();
+        let root = Cli::command();
+        let visible = root.get_subcommands().filter(|command| !command.is_hide_set()).map(|command| command.get_name());
+        let mut visible: Vec<&str> = visible.chain(["help"]).collect();
+        listed.sort_unstable();
+        visible.sort_unstable();
+        assert_eq!(listed, visible);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
 use mpu_host::config::{Config, rules};
-use mpu_host::progress::{Progress, print_line};
+use mpu_host::progress::{Progress, print_line, takes_escapes};
 use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
 use mpu::report::{self, Report, Style};
@@ -66,7 +66,7 @@ fn run_notify_part(cli: &Cli, verb: &NotifyVerb) -> u8 {
         NotifyVerb::Serve => supervisor::daemon::serve(&Host::this()).map(|end| end.code()),
         NotifyVerb::Hold => supervisor::keeper::this_program()
             .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source })
-            .and_then(|program| supervisor::keeper::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
+            .and_then(|program| supervisor::keeper::hold(&program, &["notify", "serve"])),
         NotifyVerb::Join { command } => Err(notify::run::join(&Host::this(), command)),
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };
@@ -257,7 +257,7 @@ fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
 
 /// Prints a report and returns its exit code.
 fn print_report<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
-    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let colour = takes_escapes(&io::stdout()) && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let text = match cli.json {
         true => report::json_of(cli.command.name(), report) + "\n",
         false => report.text(if colour { Style::Colour } else { Style::Plain }),

@@ -289,6 +289,25 @@ fn init_started_by_hand_fails() {
 }
 
 #[test]
+fn only_capable_terminal_gets_colours() {
+    let host = Host::in_order();
+    let line = format!(
+        "{} --host-root {} doctor",
+        assert_cmd::cargo::cargo_bin("mpu").display(),
+        host.fake.dir.path().display()
+    );
+    for (term, no_color, has_colours) in [("xterm", "", true), ("dumb", "", false), ("xterm", "1", false)] {
+        // `script` provides the terminal.
+        let mut script = std::process::Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh").stdin(Stdio::null());
+        script.env("TERM", term).env("NO_COLOR", no_color);
+        let Ok(output) = script.output() else { return println!("skipped: no script") };
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("headers") && text.contains('\u{1b}') == has_colours, "{term} {no_color:?}: {text}");
+    }
+}
+
+#[test]
 fn ps_outside_host_namespace_fails() {
     let host = Host::in_order();
     for line in [&["ps"][..], &["ps", "--json"]] {

@@ -16,8 +16,12 @@ use mpu_engine::observe::{Cost, Observed};
 use mpu_host::driver::{Driver, Flavour};
 use mpu_host::phase::Phase;
 use promtool::promtool;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -164,7 +168,11 @@ fn check_with_promtool(page: &str) {
 }
 
 fn terminate(child: &Child) {
-    rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM).unwrap();
+    send(child, Signal::TERM);
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 fn now<T>(future: impl std::future::Future<Output = T>) -> T {
@@ -632,28 +640,53 @@ fn sockets_of_systemd_are_served() {
 
 #[test]
 fn textfile_is_removed_at_end() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("mpu.prom");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));
-    command.args(["metrics", "--interval", "1", "--textfile"]).arg(&path).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !path.exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
+    // With an ignored SIGHUP, as from nohup, a hangup does not end it.
+    for (hangup, signals) in [
+        ("--default-signal=HUP", &[Signal::TERM][..]),
+        ("--default-signal=HUP", &[Signal::HUP]),
+        ("--ignore-signal=HUP", &[Signal::HUP, Signal::TERM]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mpu.prom");
+        let mut command = Command::new("env");
+        command.args([hangup, env!("CARGO_BIN_EXE_mpu"), "metrics", "--interval", "1", "--textfile"]);
+        let mut child = command.arg(&path).stderr(Stdio::null()).spawn().unwrap();
+        let mut last = None;
+        for signal in signals {
+            let page = next_page(&path, &mut last);
+            assert!(page.ends_with('\n') && page.contains("mpu_exporter_start_time_seconds "), "{page}");
+            send(&child, *signal);
+        }
+        assert!(child.wait().unwrap().success(), "{signals:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "an old page would be taken for true for ever");
     }
-    let page = std::fs::read_to_string(&path).unwrap();
-    assert!(page.ends_with('\n') && page.contains("mpu_exporter_start_time_seconds "), "{page}");
-    terminate(&child);
-    assert!(child.wait().unwrap().success());
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "an old page would be taken for true for ever");
+}
+
+/// Waits for another file than the last one at this path, and reads it. The last one stays open, so that it keeps its number.
+fn next_page(path: &Path, last: &mut Option<File>) -> String {
+    let number = |file: &File| file.metadata().unwrap().ino();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match File::open(path) {
+            Ok(file) if last.as_ref().is_none_or(|last| number(last) != number(&file)) => {
+                *last = Some(file.try_clone().unwrap());
+                return std::io::read_to_string(file).unwrap();
+            }
+            _ if Instant::now() > deadline => panic!("no page"),
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
 }
 
 #[test]
 fn refusals_have_their_codes() {
     let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = occupied.local_addr().unwrap().to_string();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let no_socket = format!("unix:{}", file.path().display());
     for (arguments, code, words) in [
         (&["--listen", &address][..], 1, "fix: something listens there already"),
+        (&["--listen", &no_socket], 1, "another file is at that path"),
         (&["--listen", "systemd"], 3, "systemd handed over no socket"),
         (&["--listen", "nowhere"], 2, "wanted is IP:PORT"),
         (&["--once", "--textfile", "/no/such/mpu.prom"], 3, "fix: make the directory /no/such"),

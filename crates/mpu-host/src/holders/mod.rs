@@ -164,6 +164,15 @@ impl Scanner {
         Ok(scan)
     }
 
+    /// The driver's description of its GPUs. While it still owes one, that GPU has only its address and index, and no more threads wait for it.
+    pub fn gpus(&mut self, host: &Host) -> &[DriverGpu] {
+        self.waiting.retain(|thread| !thread.is_finished());
+        if self.waiting.is_empty() {
+            (self.gpus, self.waiting) = nodes::describe_gpus(host, nodes::read);
+        }
+        &self.gpus
+    }
+
     fn scan_processes(
         &mut self,
         host: &Host,
@@ -171,11 +180,7 @@ impl Scanner {
         slow: &mut Duration,
         all: &mut BTreeMap<HostPid, ProcessScan>,
     ) {
-        // While the driver still owes the description of a GPU, no more threads wait for it.
-        self.waiting.retain(|thread| !thread.is_finished());
-        if self.waiting.is_empty() {
-            (self.gpus, self.waiting) = nodes::describe_gpus(host, nodes::read);
-        }
+        self.gpus(host);
         let mut left = pids.iter();
         while let (Some(limit), false) = (self.limits.for_next(*slow), left.as_slice().is_empty()) {
             let (sender, receiver) = mpsc::channel();

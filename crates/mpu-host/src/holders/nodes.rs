@@ -34,18 +34,13 @@ pub struct DriverGpu {
 /// Limit for the driver's description of its GPUs: the driver can be stuck with its locks held.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them. If the driver does not describe a GPU in time, only its
-/// address and index are set.
-pub fn gpus(host: &Host) -> Vec<DriverGpu> {
-    describe_gpus(host, read).0
-}
-
 /// Reads a file of the driver. The driver can block it for ever.
 pub(super) fn read(host: &Host, path: &str) -> Option<String> {
     host.text(path)
 }
 
-/// The same as [`gpus`], and the threads that still wait for the driver's description of a GPU.
+/// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them, and the threads that still wait for the driver's description of
+/// one. If the driver does not describe a GPU in time, only its address and index are set.
 pub(super) fn describe_gpus(
     host: &Host,
     read: fn(&Host, &str) -> Option<String>,

@@ -90,7 +90,7 @@ fn nodes_are_named_by_number() {
     let fake = host();
     fake.write("/proc/devices", "Character devices:\n510 nvidia-uvm\n511 nvidia-caps\n512 nvidia-nvswitch\n  1 mem\n");
     let host = fake.host();
-    let nodes = Nodes::of(&host, nodes::gpus(&host));
+    let nodes = Nodes::of(&host, nodes::describe_gpus(&host, nodes::read).0);
     for (device, expected) in [
         ((195, 0), Some(("nvidia0", Some(1), "nvidia"))),
         ((195, 1), Some(("nvidia1", Some(0), "nvidia"))),
@@ -109,8 +109,9 @@ fn nodes_are_named_by_number() {
         let found = node.as_ref().map(|node| (node.name.as_str(), node.gpu, node.module));
         assert_eq!(found, expected, "{device:?}");
     }
-    let gpus: Vec<_> = nodes::gpus(&host).into_iter().map(|gpu| (gpu.index, gpu.minor, gpu.uuid)).collect();
-    assert_eq!(gpus, [(0, Some(1), None), (1, Some(0), Some("GPU-b".to_string()))]);
+    let mut scanner = Scanner::default();
+    let gpus: Vec<_> = scanner.gpus(&host).iter().map(|gpu| (gpu.index, gpu.minor, gpu.uuid.as_deref())).collect();
+    assert_eq!(gpus, [(0, Some(1), None), (1, Some(0), Some("GPU-b"))]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Reads facts from fake hosts, with missing and odd files among them.
 
 use super::fake::{FakeHost, RELEASE};
-use super::{CAP_SYS_MODULE, Lockdown};
+use super::{CAP_SYS_MODULE, Host, Lockdown};
 
 #[test]
 fn host_facts_come_from_its_files() {
@@ -12,6 +12,9 @@ fn host_facts_come_from_its_files() {
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     assert!(!host.has_capability(CAP_SYS_MODULE));
     assert!(!host.is_this());
+    fake.remove("/proc/self/status");
+    let capabilities = |host: &Host| (0..41).map(|bit| host.has_capability(bit)).collect::<Vec<_>>();
+    assert_eq!(capabilities(&host), capabilities(&Host::this()), "they are the process's own");
 }
 
 #[test]

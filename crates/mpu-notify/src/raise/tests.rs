@@ -94,7 +94,10 @@ fn installed_unit_is_started_by_systemd() {
     assert!(!systemd_has_unit(&fake.host()), "systemd does not run");
     std::fs::create_dir_all(fake.host().at("/run/systemd/system")).expect("made");
     let request = fake.host().at("/request");
-    fake.tool("systemctl", &format!("echo \"$@\" >{0}.part; mv {0}.part {0}", request.display()));
+    fake.tool(
+        "systemctl",
+        &format!("[ $1 = show ] || {{ echo \"$@\" >{0}.part; mv {0}.part {0}; }}", request.display()),
+    );
     let socket = fake.host().at(CONTROL_SOCKET);
     let systemd = std::thread::spawn({
         let request = request.clone();
@@ -113,6 +116,22 @@ fn installed_unit_is_started_by_systemd() {
     fake.tool("systemctl", "echo 'Unit mpu-notify.service is masked.' >&2; exit 1");
     let error = raise(&fake.host(), &OPTIONS, None).expect_err("masked");
     assert!(error.code() == "not_started" && error.to_string().contains("is masked"), "{error}");
+}
+
+#[test]
+fn restarted_unit_ends_wait_with_its_error() {
+    let fake = FakeHost::in_order();
+    fake.write("/usr/lib/systemd/system/mpu-notify.service", "");
+    std::fs::create_dir_all(fake.host().at("/run/systemd/system")).expect("made");
+    let count = fake.host().at("/count");
+    let show = format!("echo x >>{0}; echo NRestarts=$(($(wc -l <{0}) * 8))", count.display());
+    fake.tool("systemctl", &format!("[ $1 != show ] || {{ {show}; }}"));
+    fake.tool("journalctl", "echo 'mpu: no room for a socket'; echo 'fix: make room'");
+    let began = Instant::now();
+    let error = raise(&fake.host(), &OPTIONS, None).expect_err("it fails at each start");
+    assert_eq!((error.code(), error.exit()), ("not_started", Exit::Failed));
+    assert!(error.to_string().ends_with("mpu-notify.service failed: mpu: no room for a socket"), "{error}");
+    assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -175,7 +194,7 @@ fn unfit_host_is_reported_with_reason() {
 #[test]
 fn failed_keeper_error_quotes_last_log_line() {
     let fake = FakeHost::in_order();
-    fake.tool("keeper", "echo first; echo 'no room for a socket' >&2; exit 3");
+    fake.tool("keeper", "echo first; echo 'no room for a socket' >&2; echo 'fix: make room' >&2; exit 3");
     let program = Some(fake.host().at("/usr/bin/keeper"));
     let error = raise(&fake.host(), &SupervisorOptions { program, ..OPTIONS }, None);
     let error = error.map(|_| ()).expect_err("it ended");

@@ -45,8 +45,8 @@ struct StoredFd {
     polled: bool,
 }
 
-/// Runs and restarts a supervisor until it ends by itself.
-pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
+/// Runs and restarts a supervisor until it ends by itself, or fails before any was ready. Returns its exit code.
+pub fn hold(program: &Path, arguments: &[&str]) -> Result<u8, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the keeper".to_string(), source };
     // Survives the end of the parent's terminal session.
     let _ = rustix::process::setsid();
@@ -61,13 +61,13 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
     create_private_folder(Path::new(FOLDER)).map_err(|source| NotifyError::File { path: FOLDER.into(), source })?;
     let Some(_lock) = take_lock(Path::new(LOCK)).map_err(failed)? else {
         log!("another keeper runs already, so this one ends");
-        return Ok(());
+        return Ok(0);
     };
     let _ = std::fs::remove_file(SOCKET);
     let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
     std::fs::set_permissions(SOCKET, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     raise_limits();
-    let (mut stored, mut stuck_children) = (Vec::new(), Vec::new());
+    let (mut stored, mut is_ready, mut stuck_children) = (Vec::new(), false, Vec::new());
     loop {
         let began = Instant::now();
         let mut child = match start(program, arguments, &stored) {
@@ -86,7 +86,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
             let timed_out = poll(&mut polled, Some(&CHECK_INTERVAL)) == Ok(0);
             let (has_message, child_ended) = (!polled[0].revents().is_empty(), !polled[1].revents().is_empty());
             if has_message {
-                receive_message(&socket, &mut stored);
+                receive_message(&socket, &mut stored, &mut is_ready);
             }
             if child_ended {
                 let _ = rustix::io::read(&child_signal, &mut [0u8; 64]);
@@ -104,13 +104,22 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
         };
         // Its last messages may still be in the socket.
         let _ = socket.set_nonblocking(true);
-        while receive_message(&socket, &mut stored) {}
+        while receive_message(&socket, &mut stored, &mut is_ready) {}
         let _ = socket.set_nonblocking(false);
         stored.retain(StoredFd::is_usable);
         match status {
             Some(status) if status.success() => {
                 let _ = std::fs::remove_file(SOCKET);
-                return Ok(());
+                return Ok(0);
+            }
+            // No container needs it yet, and the next one would fail in the same way. With an exit code, it has printed the cause.
+            Some(status) if !is_ready => {
+                let _ = std::fs::remove_file(SOCKET);
+                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                return code.ok_or_else(|| NotifyError::Start {
+                    what: "the supervisor".to_string(),
+                    source: io::Error::other(status.to_string()),
+                });
             }
             Some(status) if status.code() == Some(AGAIN.into()) => {}
             Some(status) => {
@@ -170,8 +179,8 @@ fn start(program: &Path, arguments: &[&str], stored: &[StoredFd]) -> io::Result<
     command.spawn()
 }
 
-/// Receives one message of the supervisor; false if there was none.
-fn receive_message(socket: &UnixDatagram, stored: &mut Vec<StoredFd>) -> bool {
+/// Receives one message of the supervisor; false if there was none. `is_ready` becomes true once it reports that it answers callers.
+fn receive_message(socket: &UnixDatagram, stored: &mut Vec<StoredFd>, is_ready: &mut bool) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut text = [0; 4096];
@@ -184,6 +193,7 @@ fn receive_message(socket: &UnixDatagram, stored: &mut Vec<StoredFd>) -> bool {
         log!("cannot store a descriptor, none is free: {}", text.replace('\n', " "));
     }
     let has_line = |line: &str| text.lines().any(|found| found == line);
+    *is_ready |= has_line("READY=1");
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored").to_string();
     if has_line("FDSTOREREMOVE=1") {
         stored.retain(|entry| entry.name != name);
@@ -282,7 +292,7 @@ mod tests {
             sendmsg(&supervisor, &[IoSlice::new(message.as_bytes())], &mut ancillary, SendFlags::empty())
                 .expect("sent");
             drop(writer);
-            assert!(receive_message(&keeper, &mut stored));
+            assert!(receive_message(&keeper, &mut stored, &mut false));
         }
         // A child that another test forks at this moment has the other side until its exec.
         let began = Instant::now();
@@ -298,6 +308,6 @@ mod tests {
         assert_eq!(text, "a listener");
 
         supervisor.send(b"FDSTOREREMOVE=1\nFDNAME=unread").expect("sent");
-        assert!(receive_message(&keeper, &mut stored) && stored.is_empty());
+        assert!(receive_message(&keeper, &mut stored, &mut false) && stored.is_empty());
     }
 }

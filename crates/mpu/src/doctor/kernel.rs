@@ -2,15 +2,18 @@
 
 use super::check::{CheckResult, CheckRow, Level};
 use mpu_engine::module::build::STORE;
+use mpu_engine::module::checks::{self, Unfit};
 use mpu_engine::module::plan::{self, Origin};
 use mpu_engine::module::record::Record;
 use mpu_engine::module::sources::{self, Built, PassedOver};
-use mpu_engine::module::{checks, prebuilt, state};
+use mpu_engine::module::{prebuilt, state};
 use mpu_engine::signing::{self, Enrolled, Key, Signer};
 use mpu_host::config::{Config, Modules};
 use mpu_host::host::{CAP_SYS_MODULE, Host, Lockdown};
 use mpu_host::kernel_release;
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 pub const CHECKS: &[CheckRow] = &[
     ("root", "whether this runs as root: without root, some checks cannot look", root),
@@ -52,7 +55,7 @@ fn modules_allowed(host: &Host) -> CheckResult {
             "module loading is disabled: the engine that is up works, and cannot be replaced before a reboot",
             "sudo systemctl enable mpu.service   # so that the next boot starts it before the setting applies",
         ),
-        (true, false) => CheckResult::from_error(Level::Broken, &checks::Unfit::ModulesDisabled),
+        (true, false) => CheckResult::from_error(Level::Broken, &Unfit::ModulesDisabled),
     }
 }
 
@@ -65,7 +68,7 @@ fn tracing(host: &Host) -> CheckResult {
              the driver shows them by itself",
             "sudo sysctl kernel.ftrace_enabled=1",
         ),
-        (true, _) => CheckResult::from_error(Level::Broken, &checks::Unfit::FtraceDisabled),
+        (true, _) => CheckResult::from_error(Level::Broken, &Unfit::FtraceDisabled),
     }
 }
 
@@ -142,6 +145,9 @@ fn headers(host: &Host) -> CheckResult {
     }
     match checks::toolchain(host, &release) {
         Ok(_) => CheckResult::ok(format!("those of {release}")),
+        Err(Unfit::NoHeaders { .. }) if is_unreadable(&makefile(host, &release)) => {
+            CheckResult::skipped("only root can read the kernel's headers")
+        }
         Err(unfit) if host.at(STORE).join(&release).join("mpu.ko").is_file() => {
             CheckResult::from_error(Level::Attention, &unfit)
         }
@@ -152,7 +158,7 @@ fn headers(host: &Host) -> CheckResult {
 
 fn next_kernel(host: &Host) -> CheckResult {
     let Ok(running) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
-    let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
+    let names = fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     releases.sort_by_cached_key(|release| (kernel_release::numbers(release), release.clone()));
     let is_newer = |release: &String| kernel_release::numbers(release) > kernel_release::numbers(&running);
@@ -160,8 +166,11 @@ fn next_kernel(host: &Host) -> CheckResult {
         return CheckResult::ok("the running kernel is the newest");
     };
     let built = ready_made(host, &newest).is_some();
-    let buildable = host.at("/lib/modules").join(&newest).join("build").join("Makefile").is_file();
-    match built || buildable {
+    let makefile = makefile(host, &newest);
+    if !built && is_unreadable(&makefile) {
+        return CheckResult::skipped(format!("only root can read the headers of {newest}"));
+    }
+    match built || makefile.is_file() {
         true => CheckResult::ok(format!(
             "{newest}: {}",
             if built { "its module is there" } else { "its headers are there" }
@@ -171,6 +180,16 @@ fn next_kernel(host: &Host) -> CheckResult {
             super::check::shell_safe(host.headers_hint(&newest)),
         ),
     }
+}
+
+/// A file that every kernel's headers have.
+fn makefile(host: &Host, release: &str) -> PathBuf {
+    host.at("/lib/modules").join(release).join("build/Makefile")
+}
+
+/// Whether this process may not see whether a file exists.
+fn is_unreadable(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Whether DKMS, if it has the module's sources, has built the module for the running kernel.
@@ -197,4 +216,36 @@ pub fn dkms(host: &Host) -> CheckResult {
         over => format!("no module of DKMS for {release} can be used: {}", sources::in_words(over)),
     };
     CheckResult::attention(text, fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_host::host::fake::{FakeHost, RELEASE};
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn headers_without_permission_are_skipped() {
+        let fake = FakeHost::in_order();
+        let newer = RELEASE.replace("6.1.0", "6.2.0");
+        fake.write(&format!("/lib/modules/{newer}/build/Makefile"), "# a kernel's\n");
+        let folders = [RELEASE, newer.as_str()].map(|release| fake.host().at(format!("/lib/modules/{release}/build")));
+        let set_mode =
+            |mode| folders.iter().for_each(|f| fs::set_permissions(f, Permissions::from_mode(mode)).expect("set"));
+        let check_all = |host: &Host| [headers, next_kernel].map(|check| check(host).level);
+        assert_eq!(check_all(&fake.host()), [Level::Ok; 2]);
+        set_mode(0o000);
+        let host = fake.host();
+        // Root without capabilities is stopped by a folder's mode, too.
+        let levels = std::thread::spawn(move || {
+            let sets = CapabilitySets { effective: CapabilitySet::empty(), ..capabilities(None).expect("read") };
+            set_capabilities(None, sets).expect("dropped");
+            check_all(&host)
+        });
+        let levels = levels.join().expect("no panic");
+        set_mode(0o755);
+        assert_eq!(levels, [Level::Skipped; 2]);
+    }
 }

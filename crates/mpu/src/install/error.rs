@@ -16,6 +16,8 @@ pub enum InstallError {
     NotInstalled,
     #[error("MPU {installed} is installed, and this is mpu {VERSION}")]
     Newer { installed: String },
+    #[error("files that `mpu install` did not write are in its way: {}", list_paths(paths))]
+    Foreign { paths: Vec<PathBuf> },
     #[error("this needs root")]
     NotRoot,
     #[error("{} is not the root of the running host", root.display())]
@@ -36,6 +38,10 @@ pub enum InstallError {
     RolledBack { what: String, reason: String, failures: Vec<String>, fix: String },
 }
 
+fn list_paths(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
 fn list_failures(failures: &[String]) -> String {
     match failures {
         [] => "; the host is as it was".to_string(),
@@ -53,6 +59,7 @@ impl InstallError {
             }
             E::NotInstalled => ("not_installed", NotReady, "`sudo mpu install` installs it"),
             E::Newer { .. } => ("newer_installed", Failed, "run the newer mpu; to go back, run `mpu uninstall` first"),
+            E::Foreign { .. } => ("file_exists", Failed, "move them away, then try again; nothing was changed"),
             E::NotRoot => ("not_root", Refused, "run it with sudo; --dry-run shows what it would do"),
             E::OtherRoot { .. } => ("other_root", Refused, "run it without --host-root, or with --dry-run"),
             E::Executable { .. } => ("executable_unreadable", Failed, "start mpu from a file that still exists"),

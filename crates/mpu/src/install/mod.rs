@@ -103,6 +103,10 @@ pub fn install(
     }
     let sources = options.source.as_deref().map_or_else(Sources::embedded, Sources::in_directory)?;
     let items = layout::items(Layout::Local, executable(options.executable.as_deref())?, &sources, documents);
+    let foreign = plan::foreign_files(host, &items, old.as_ref());
+    if !foreign.is_empty() {
+        return Err(InstallError::Foreign { paths: foreign }.into());
+    }
     // If the module cannot be built here, DKMS would fail, too. The next `mpu up` checks again.
     let config = Config::of(host).unwrap_or_default();
     let module = raise::ModuleOptions {
@@ -111,7 +115,8 @@ pub fn install(
         ..raise::ModuleOptions::default()
     };
     let planned = module_plan::preflight(host, &module, Driver::loaded(host).as_ref());
-    let uses_notify = module_plan::unfit(host, &planned).is_some()
+    let is_unfit = module_plan::unfit(host, &planned).is_some();
+    let uses_notify = is_unfit
         && (config.engine == EngineSetting::Notify
             || config.engine == EngineSetting::Auto && notify::raise::unfit(host).is_none());
     let tools = HostTools::of(host);
@@ -124,10 +129,13 @@ pub fn install(
         Action::Run(command) => command.first().is_some_and(|program| program == "dkms"),
         _ => false,
     };
+    // Where the module fits now, it takes the place of the notify engine.
+    let notify_is_enough = is_unfit || config.engine == EngineSetting::Notify;
     // Any user may do a dry run, but only root can read an engine's state.
     let is_up = !options.dry_run
         && (state::read(host)?.is_some_and(|state| state.version == VERSION)
-            || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed));
+            || notify_is_enough
+                && client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed));
     let result = match before.as_deref() {
         _ if options.dry_run => InstallResult::Planned,
         Some(VERSION) if (is_up || options.no_start) && !steps.iter().any(changes) => InstallResult::Unchanged,

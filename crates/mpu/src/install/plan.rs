@@ -178,6 +178,21 @@ fn is_edited(host: &Host, file: &Installed) -> bool {
     file.path.starts_with("/etc") && found.is_ok_and(|bytes| sha256(&bytes) != file.sha256)
 }
 
+fn recorded<'a>(old: Option<&'a Record>, path: &Path) -> Option<&'a Installed> {
+    old?.files.iter().find(|file| file.path == path)
+}
+
+/// Other files in the places of items, which no `mpu install` wrote. The configuration is not among them: it stays.
+pub fn foreign_files(host: &Host, items: &[Item], old: Option<&Record>) -> Vec<PathBuf> {
+    let is_foreign = |item: &&Item| {
+        let at = host.at(&item.path);
+        let is_there = fs::symlink_metadata(&at).is_ok_and(|found| found.is_file() || found.is_symlink());
+        let is_ours = is_config(&item.path) || recorded(old, &item.path).is_some();
+        item.bytes.is_some() && is_there && !is_ours && read(&at).ok() != item.bytes
+    };
+    items.iter().filter(is_foreign).map(|item| item.path.clone()).collect()
+}
+
 /// The step that writes an item; none if the host already has it. Keeps a file of `/etc` that the administrator
 /// changed.
 fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
@@ -187,7 +202,7 @@ fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     if found.as_ref() == Some(new_bytes) {
         return None;
     }
-    let recorded_file = old.and_then(|old| old.files.iter().find(|file| file.path == item.path));
+    let recorded_file = recorded(old, &item.path);
     let is_administrators = is_config(&item.path) || recorded_file.is_some() && item.path.starts_with("/etc");
     let is_kept =
         is_administrators && found.is_some_and(|found| recorded_file.is_none_or(|file| file.sha256 != sha256(&found)));

@@ -91,7 +91,8 @@ impl Node {
 
     fn record(&self, version: &str) {
         let file = format!("/usr/src/mpu-{version}/Kbuild");
-        let files = vec![Installed { path: file.clone().into(), sha256: "x".into() }];
+        let files = [&*file, "/usr/local/bin/mpu"].map(|path| Installed { path: path.into(), sha256: "x".into() });
+        let files = files.to_vec();
         let record = Record { version: version.into(), files, directories: Vec::new(), dkms: true, service: true };
         self.write(RECORD, &serde_json::to_string(&record).expect("JSON"));
         self.write(&file, "old");
@@ -203,20 +204,27 @@ fn unsuitable_host_installs_notify_engine() {
 
 #[test]
 fn second_install_adds_buildable_module() {
-    let node = Node::new();
-    node.fake().can_notify();
-    let [make, away] = ["/usr/bin/make", "/usr/bin/make.away"].map(|path| node.host().at(path));
-    fs::rename(&make, &away).expect("moved");
-    let supervisor = FakeSupervisor::on(node.fake(), fake::state(&["a"]));
-    node.install().expect("installed");
-    assert!(supervisor.commands.lock().expect("ours").is_empty());
+    for missing in [&[][..], &[NO_DKMS]] {
+        let node = Node::new();
+        node.fake().can_notify();
+        if !missing.is_empty() {
+            node.fake().remove("/usr/bin/dkms");
+        }
+        let [make, away] = ["/usr/bin/make", "/usr/bin/make.away"].map(|path| node.host().at(path));
+        fs::rename(&make, &away).expect("moved");
+        let supervisor = FakeSupervisor::on(node.fake(), fake::state(&["a"]));
+        node.install().expect("installed");
+        assert_eq!(node.install().expect("nothing to do").result, InstallResult::Unchanged);
+        assert!(supervisor.commands.lock().expect("ours").is_empty());
 
-    fs::rename(&away, &make).expect("moved");
-    let done = node.install().expect("installed again");
-    assert!(done.result == InstallResult::Installed && done.missing.is_empty(), "{done:?}");
-    assert!(node.text(&format!("/var/lib/dkms/mpu-{VERSION}")).is_some() && state::is_loaded(&node.host()));
-    assert_eq!(*supervisor.commands.lock().expect("ours"), ["retire\n"]);
-    assert_eq!(node.install().expect("nothing to do").result, InstallResult::Unchanged);
+        fs::rename(&away, &make).expect("moved");
+        let done = node.install().expect("installed again");
+        assert!(done.result == InstallResult::Installed && done.missing == missing, "{done:?}");
+        let by_dkms = node.text(&format!("/var/lib/dkms/mpu-{VERSION}")).is_some();
+        assert!(state::is_loaded(&node.host()) && by_dkms == missing.is_empty());
+        assert_eq!(*supervisor.commands.lock().expect("ours"), ["retire\n"]);
+        assert_eq!(node.install().expect("nothing to do").result, InstallResult::Unchanged);
+    }
 }
 
 #[test]
@@ -305,6 +313,42 @@ fn pipe_in_place_of_file_is_refused() {
     let error = node.install().expect_err("a pipe is in the way");
     assert!(error.code() == "rolled_back" && error.to_string().contains("it is not a file"), "{error}");
     assert!(fs::symlink_metadata(&pipe).expect("there").file_type().is_fifo());
+}
+
+#[test]
+fn foreign_files_stop_first_installation() {
+    const UNIT: &str = "/etc/systemd/system/mpu.service";
+    const RULES: &str = "/etc/udev/rules.d/71-mpu.rules";
+    const COMMAND: &str = "/usr/local/bin/mpu";
+    let node = Node::new();
+    node.write(UNIT, "own");
+    // As `systemctl mask` makes it, and one without a target.
+    node.fake().link(RULES, "/dev/null");
+    node.fake().link(COMMAND, "nowhere");
+    let before = node.state();
+    for result in [node.plan(), node.install()] {
+        let error = result.expect_err("refused");
+        assert_eq!((error.code(), error.exit(), &node.state()), ("file_exists", Exit::Failed, &before));
+        assert!([UNIT, RULES, COMMAND].iter().all(|path| error.to_string().contains(path)), "{error}");
+    }
+    assert_eq!(node.uninstall().expect_err("nothing is installed").code(), "not_installed");
+
+    [UNIT, RULES, COMMAND].iter().for_each(|path| node.fake().remove(path));
+    node.write(COMMAND, "");
+    fs::copy(node.host().at("/mpu"), node.host().at(COMMAND)).expect("a file equal to ours");
+    assert_eq!(node.install().expect("taken over").result, InstallResult::Installed);
+}
+
+#[test]
+fn upgrade_refuses_foreign_file() {
+    const UNIT: &str = "/etc/systemd/system/mpu-nri.service";
+    let node = Node::new();
+    node.record("0.0.9");
+    node.write(UNIT, "own");
+    let before = node.state();
+    let error = node.install().expect_err("the old version had no such file");
+    assert!(error.code() == "file_exists" && error.to_string().contains(UNIT), "{error}");
+    assert_eq!(node.state(), before);
 }
 
 #[test]

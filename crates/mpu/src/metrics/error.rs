@@ -30,7 +30,7 @@ explain_by_facts!(MetricsError);
 
 impl MetricsError {
     fn facts(&self) -> Facts {
-        use io::ErrorKind::{AddrInUse, NotFound, PermissionDenied};
+        use io::ErrorKind::{AddrInUse, AlreadyExists, NotFound, PermissionDenied};
         match self {
             MetricsError::Listen { source, address } => {
                 let exit = if source.kind() == PermissionDenied { Exit::Refused } else { Exit::Failed };
@@ -38,6 +38,7 @@ impl MetricsError {
                     AddrInUse => format!(
                         "something listens there already: `ss -ltnxp` shows what; or choose another address than {address} with --listen"
                     ),
+                    AlreadyExists => "move it away, or choose another path with --listen".to_string(),
                     _ => "choose an address of this host with --listen".to_string(),
                 };
                 ("cannot_listen", exit, fix)

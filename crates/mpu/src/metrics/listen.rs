@@ -120,9 +120,14 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 }
 
 fn unix(path: &Path) -> io::Result<Socket> {
+    let found = std::fs::symlink_metadata(path).ok().map(|meta| meta.file_type().is_socket());
+    if found == Some(false) {
+        // bind(2) would report an address in use.
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file is at that path"));
+    }
     // A killed exporter leaves its socket file behind.
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket && connect(path, Duration::ZERO).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+    if found == Some(true) && connect(path, Duration::ZERO).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    {
         std::fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
@@ -147,6 +152,7 @@ fn inherited() -> io::Result<Vec<Socket>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_host::Explain;
 
     #[test]
     fn addresses_are_read_and_written() {
@@ -203,7 +209,8 @@ mod tests {
     #[test]
     fn file_is_never_replaced() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        assert!(open(&Address::Unix(file.path().to_path_buf())).is_err());
+        let error = open(&Address::Unix(file.path().to_path_buf())).expect_err("a file");
+        assert!(error.fix().starts_with("move it away"), "{}", error.fix());
         assert!(file.path().exists());
     }
 }

@@ -20,13 +20,14 @@ pub use options::{MetricsOptions, OutputMode};
 
 use collect::{Exporter, Sources, Timeouts};
 use hyper::body::Bytes;
+use mpu_host::Host;
 use mpu_host::explain::{Explain, chain};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs until SIGTERM or SIGINT, or writes one page. Returns the page if it is to be printed. `on_listening` gets the
+/// Runs until SIGTERM, SIGINT or SIGHUP, or writes one page. Returns the page if it is to be printed. `on_listening` gets the
 /// addresses once the sockets are open.
 pub fn run(
     sources: Sources,
@@ -42,10 +43,15 @@ pub fn run(
     let done = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(setup)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(setup)?;
+        let mut hangup = match ignores_hangup() {
+            true => None,
+            false => Some(signal(SignalKind::hangup()).map_err(setup)?),
+        };
         let stop = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                Some(()) = async { hangup.as_mut()?.recv().await } => {}
             }
         };
         match output_mode {
@@ -69,6 +75,14 @@ pub fn run(
     // Do not wait for a thread that hangs in the driver.
     runtime.shutdown_background();
     done
+}
+
+/// Whether this process was started with SIGHUP ignored, as nohup(1) does.
+fn ignores_hangup() -> bool {
+    let status = Host::this().text("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    // Bit 0 is signal 1.
+    ignored.is_some_and(|signals| signals & 1 == 1)
 }
 
 /// Writes the file until a signal arrives, then removes it, because stale values would stay forever.

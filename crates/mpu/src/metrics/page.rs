@@ -48,7 +48,7 @@ pub struct Facts<'a> {
 pub fn is_missed(reason: &str) -> bool {
     let Some(reason) = Reason::ALL.iter().find(|known| known.name() == reason) else { return true };
     match reason {
-        // The caller got the driver's own answer.
+        // The caller got the driver's own answer. The notify engine refuses an unknown size: MPU must be updated all the same.
         Reason::UnknownSize | Reason::NoMemory | Reason::ArgumentNotSeen | Reason::CopyNotSeen | Reason::OutOfReach => {
             true
         }

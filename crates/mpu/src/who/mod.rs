@@ -15,7 +15,7 @@ use mpu_host::cgroup::Job;
 use mpu_host::containers::Container;
 use mpu_host::driver::Driver;
 use mpu_host::holders::modules::{self, Module};
-use mpu_host::holders::nodes::{self, DriverGpu};
+use mpu_host::holders::nodes::DriverGpu;
 use mpu_host::holders::{Holder, InFlight, Scan, Scanner, Use};
 use mpu_host::host::{CAP_SYS_PTRACE, Host};
 use mpu_host::time;
@@ -141,9 +141,9 @@ const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 /// Without root's rights, outside the host's PID namespace, or if there is no such GPU.
 pub fn who(host: &Host, options: &WhoOptions, log: &dyn Fn(&str)) -> Result<Who, WhoError> {
     check_access(host)?;
-    let gpu = options.gpu.as_deref().map(|requested| find_gpu(host, requested)).transpose()?;
     let end = options.wait.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let (mut scanner, mut logged) = (Scanner::default(), String::new());
+    let gpu = options.gpu.as_deref().map(|requested| find_gpu(host, &mut scanner, requested, end, log)).transpose()?;
     loop {
         let began = Instant::now();
         let observation = Observation::of(host, gpu.as_ref(), &mut scanner)?;
@@ -174,18 +174,39 @@ fn check_access(host: &Host) -> Result<(), WhoError> {
     }
 }
 
-fn find_gpu(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
-    let gpus = nodes::gpus(host);
+/// Finds a GPU. Waits until `end` for a driver that is not loaded yet, or has not yet described all of its GPUs.
+fn find_gpu(
+    host: &Host,
+    scanner: &mut Scanner,
+    requested: &str,
+    end: Option<Instant>,
+    log: &dyn Fn(&str),
+) -> Result<DriverGpu, WhoError> {
     let as_listed = |gpu: &DriverGpu| Gpu {
         index: gpu.index,
         uuid: gpu.uuid.clone(),
         bus_id: Some(bus_id(&gpu.address)),
         ..Gpu::default()
     };
-    let has = gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
-    let found = gpus.into_iter().find(|gpu| gpu_matches(&as_listed(gpu), requested));
-    let has = if has.is_empty() { "none".to_string() } else { has };
-    Ok(found.ok_or(ProcessError::NoSuchGpu { requested: requested.to_string(), has })?)
+    let mut is_logged = false;
+    loop {
+        let gpus = scanner.gpus(host);
+        if let Some(found) = gpus.iter().find(|gpu| gpu_matches(&as_listed(gpu), requested)) {
+            return Ok(found.clone());
+        }
+        let is_late = gpus.is_empty() || gpus.iter().any(|gpu| gpu.minor.is_none());
+        let left = end.map(|end| end.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero());
+        let Some(left) = left.filter(|_| is_late) else {
+            let has = gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
+            let has = if has.is_empty() { "none".to_string() } else { has };
+            return Err(ProcessError::NoSuchGpu { requested: requested.to_string(), has }.into());
+        };
+        if !is_logged {
+            log(&format!("waiting for the driver to describe GPU {requested}"));
+            is_logged = true;
+        }
+        std::thread::sleep(left.min(SCAN_INTERVAL));
+    }
 }
 
 /// As NVML writes it: the domain has eight digits.

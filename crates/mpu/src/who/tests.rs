@@ -212,6 +212,29 @@ fn wait_ends_when_free_or_in_time() {
 }
 
 #[test]
+fn wait_includes_late_description_of_gpu() {
+    let fake = host();
+    let options = |gpu: &str, seconds| WhoOptions { gpu: Some(gpu.to_string()), wait: Some(seconds) };
+    let error = who(&fake.host(), &options("7", 600), &|line| panic!("{line}")).expect_err("all are described");
+    assert_eq!(error.code(), "no_such_gpu");
+
+    fake.remove("/proc/driver/nvidia/gpus");
+    let lines = RefCell::new(Vec::new());
+    let log = |line: &str| {
+        lines.borrow_mut().push(line.to_string());
+        fake.write(
+            "/proc/driver/nvidia/gpus/0000:65:00.0/information",
+            "GPU UUID: \t GPU-bbbb2222\nDevice Minor: \t 0\n",
+        );
+    };
+    let error = who(&fake.host(), &options("GPU-bbbb", 0), &log).expect_err("the time is over");
+    assert_eq!((error.code(), lines.borrow().len()), ("no_such_gpu", 0));
+    let seen = who(&fake.host(), &options("GPU-bbbb", 60), &log).expect("it came");
+    assert_eq!((seen.gpu.and_then(|gpu| gpu.uuid).as_deref(), seen.free), (Some("GPU-bbbb2222"), true));
+    assert_eq!(*lines.borrow(), ["waiting for the driver to describe GPU GPU-bbbb"]);
+}
+
+#[test]
 fn reused_pid_is_not_reported() {
     let fake = host();
     process(&fake, 10, "/dev/full", "/");

@@ -101,6 +101,15 @@ fn supervisor_raises_open_file_limit() {
 }
 
 #[test]
+fn keeper_ends_with_failed_first_supervisor() {
+    let script = "mkdir -p /run/mpu/notify/listener.sock
+        timeout -s KILL 300 $MPU notify hold 2>&1; echo $?; test -e /run/mpu/notify/keeper.sock || echo gone";
+    let Some(out) = run_script(script) else { return };
+    assert_eq!(out.matches("cannot use /run/mpu/notify/listener.sock: ").count(), 1, "{out}");
+    assert!(out.ends_with("\n1\ngone\n"), "{out}");
+}
+
+#[test]
 fn run_command_has_own_pids_and_exit_code() {
     let script = "$MPU run sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'
         $MPU run -- sh -c 'exit 7'; echo $?
@@ -120,6 +129,13 @@ fn run_command_has_own_pids_and_exit_code() {
     assert!(lines[4].contains("No such file") && lines[5] == "127", "{out}");
     assert!(lines[6].contains("denied") && lines[7] == "126", "{out}");
     assert_eq!(lines[8..], ["127", "126", "given", "another"], "{out}");
+}
+
+#[test]
+fn run_without_descriptors_names_their_limit() {
+    let script = "for limit in 5 64; do (ulimit -n $limit; $MPU run true) 2>&1; echo $?; done";
+    let Some(out) = run_script(script) else { return };
+    assert_eq!((out.matches("\n125\n").count(), out.matches("fix: raise the limit").count()), (2, 2), "{out}");
 }
 
 #[test]
