@@ -214,4 +214,4 @@ fn has_pidfd_info_leak(release: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -19,15 +19,15 @@ fn caller_rights_match_kernels_status() {
     );
 }
 
-/// A thread that runs closures sent to it.
-struct Worker {
-    tid: Tid,
+/// A thread that runs closures sent to it. It ends when this is dropped, a moment later.
+pub(crate) struct Worker {
+    pub(crate) tid: Tid,
     order: std::sync::mpsc::Sender<fn()>,
     done: std::sync::mpsc::Receiver<Tid>,
 }
 
 impl Worker {
-    fn start() -> Worker {
+    pub(crate) fn start() -> Worker {
         let (done_sender, done) = std::sync::mpsc::channel();
         let (order, orders) = std::sync::mpsc::channel::<fn()>();
         std::thread::spawn(move || {
@@ -102,22 +102,15 @@ fn only_leaking_kernel_releases_are_detected() {
 
 #[test]
 fn thread_keeps_identity_until_it_ends() {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let _ = sender.send(Tid::of_this_thread());
-        let _ = stopped.recv();
-    });
-    let tid = receiver.recv().expect("its number");
+    let worker = Worker::start();
+    let tid = worker.tid;
     let mut caller = Caller::open(tid, None).expect("it lives");
     if caller.pidfd.is_none() {
         println!("skipped: this kernel has no descriptors of threads: Linux 6.9");
     } else {
         assert!(caller.is_same_thread(tid) && !caller.is_same_thread(Tid::of_this_thread()));
     }
-    drop(stop);
-    let _ = thread.join();
-    // A joined thread may still be ending in the kernel.
+    drop(worker);
     let ended = std::time::Instant::now();
     while caller.is_same_thread(tid) && ended.elapsed().as_secs() < 5 {}
     assert!(!caller.is_same_thread(tid), "its number can be another's by now");
