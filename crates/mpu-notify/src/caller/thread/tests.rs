@@ -6,7 +6,7 @@ use rustix::thread::Gid;
 #[test]
 fn caller_rights_match_kernels_status() {
     let mut caller = Caller::open(Tid::of_this_thread(), None).expect("our own folder");
-    let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
+    let (rights, process) = caller.rights(own_user_namespace().expect("ours").id()).expect("our own status");
     assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
     assert_eq!(process, rustix::process::getpid());
     let ours = rustix::thread::capabilities(None).expect("our own").effective;
@@ -56,7 +56,7 @@ fn dropped_rights_are_seen_on_next_call() {
     let worker = Worker::start();
     let tid = worker.tid;
     let mut caller = Caller::open(tid, None).expect("it lives");
-    let user_namespace = own_user_namespace().expect("ours").0;
+    let user_namespace = own_user_namespace().expect("ours").id();
     let mut rights = || {
         assert!(caller.is_same_thread(tid) || caller.pidfd.is_none());
         caller.rights(user_namespace).expect("its status").0
