@@ -1,6 +1,7 @@
 //! Facts about this host, read from files below one root. Even facts with a system call (`uname`, `getuid`) come from files, so a test
 //! can use a directory as a fake host.
 
+use crate::folder::field;
 use mpu_os::file::{Links, open_regular, read_bounded};
 use std::ffi::OsStr;
 use std::fs;
@@ -118,8 +119,7 @@ impl Host {
     /// Whether this process has a capability (by its bit), from `/proc/self/status`.
     pub fn has_capability(&self, bit: u32) -> bool {
         let status = self.text("/proc/self/status").unwrap_or_default();
-        let mask =
-            status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|m| u64::from_str_radix(m.trim(), 16).ok());
+        let mask = field(&status, "CapEff").and_then(|mask| u64::from_str_radix(mask, 16).ok());
         mask.is_some_and(|m| m >> bit & 1 == 1)
     }
 
