@@ -76,6 +76,14 @@ impl Host {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The names in a folder, sorted; none if it cannot be read.
+    pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.at(folder)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The contents of a regular file without white space at either end; none where [`Host::bounded`] has none.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.bounded(path, MAX_TEXT).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())

@@ -51,9 +51,7 @@ pub(super) fn describe_gpus(
     read: fn(&Host, &str) -> Option<String>,
 ) -> (Vec<DriverGpu>, Vec<JoinHandle<()>>) {
     let folder = "/proc/driver/nvidia/gpus";
-    let entries = std::fs::read_dir(host.at(folder)).into_iter().flatten().flatten();
-    let mut addresses: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    addresses.sort();
+    let addresses = host.names(folder);
     let (sender, receiver) = mpsc::channel();
     let mut threads = Vec::new();
     for (index, address) in addresses.iter().enumerate() {

@@ -165,14 +165,12 @@ fn restarts(host: &Host) -> CheckResult {
 }
 
 fn rootless(host: &Host) -> CheckResult {
-    let users = fs::read_dir(host.at("/run/user")).into_iter().flatten().flatten();
-    let has = |folder: &Path| ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists());
-    let mut users: Vec<String> = users
-        .filter(|user| has(&user.path()))
-        .map(|user| user.file_name().to_string_lossy().into_owned())
-        .filter(|user| user != "0")
-        .collect();
-    users.sort();
+    let has_engine = |user: &String| {
+        let folder = host.at("/run/user").join(user);
+        ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists())
+    };
+    let mut users = host.names("/run/user");
+    users.retain(|user| user != "0" && has_engine(user));
     match users.as_slice() {
         [] => CheckResult::ok("none"),
         users => CheckResult::attention(
