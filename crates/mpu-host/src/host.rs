@@ -2,11 +2,14 @@
 //! can use a directory as a fake host.
 
 use crate::folder::field;
+use mpu_os::child;
 use mpu_os::file::{Links, open_regular, read_bounded};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 /// A host, seen through a root directory: `/` for the running one.
 #[derive(Debug, Clone)]
@@ -180,18 +183,10 @@ impl Host {
     /// Unpacks a file with the host's `gzip`: few kernels have that file, so a decompressor here is not worth it.
     fn gunzip(&self, path: &Path) -> Option<String> {
         let file = fs::File::open(self.at(path)).ok()?;
-        let gzip = self.tool("gzip")?;
-        let mut child = std::process::Command::new(gzip)
-            .arg("-dc")
-            .stdin(file)
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .ok()?;
-        let mut text = String::new();
-        let read = child.stdout.take()?.read_to_string(&mut text);
-        let ended = child.wait().ok()?;
-        (read.is_ok() && ended.success()).then_some(text)
+        let mut gzip = Command::new(self.tool("gzip")?);
+        let ended = child::run(gzip.arg("-dc").stdin(file), Duration::from_secs(10), MAX_TEXT as u64).ok()?;
+        let is_success = ended.is_success();
+        String::from_utf8(ended.stdout).ok().filter(|_| is_success)
     }
 
     /// The first executable file with that name among the host's tools.
