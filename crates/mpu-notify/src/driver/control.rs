@@ -158,7 +158,7 @@ impl<'a> ControlCall<'a> {
             threads: self.setting.threads.for_call(self.row.control),
             // The times of an accounting record identify its process.
             driver_users: (!is_accounting).then_some(self.cache),
-            look: Look::new(),
+            look: Look::default(),
             view,
         };
         let argument = Argument { cmd: self.request.cmd(), params: self.params_address, size: self.size };

@@ -267,7 +267,7 @@ pub struct Cache {
 
 impl Cache {
     pub fn new(depth: Depth) -> Cache {
-        Cache { depth, makers: maker::Look::new, facts_by_pid: HashMap::new(), shared: SharedFacts::default() }
+        Cache { depth, makers: maker::Look::default, facts_by_pid: HashMap::new(), shared: SharedFacts::default() }
     }
 
     /// For tests: with another device in place of the driver's.
