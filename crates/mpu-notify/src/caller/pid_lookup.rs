@@ -130,10 +130,7 @@ mod tests {
 
     #[test]
     fn kernel_and_proc_lookup_agree() {
-        let Some(mut children) = spawn_nested() else {
-            println!("skipped: only root makes PID namespaces");
-            return;
-        };
+        let Some(mut children) = spawn_nested() else { return println!("skipped: only root makes PID namespaces") };
         let pids: Vec<HostPid> = children.iter().map(|child| host(child.id())).collect();
         let namespace =
             of_process(pids[1]).and_then(|folder| folder.pid_namespace()).and_then(Namespace::new).expect("theirs");

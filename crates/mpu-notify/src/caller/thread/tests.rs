@@ -50,8 +50,7 @@ impl Worker {
 fn dropped_rights_are_seen_on_next_call() {
     use rustix::thread::{set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become another user");
-        return;
+        return println!("skipped: only root can become another user");
     }
     let worker = Worker::start();
     let tid = worker.tid;
@@ -141,10 +140,7 @@ fn bytes_read() -> Option<u64> {
 fn refusal_of_epoll_reads_little() {
     use rustix::event::{EventfdFlags, epoll, eventfd};
     use std::os::fd::AsRawFd;
-    let Some(before) = bytes_read() else {
-        println!("skipped: this kernel does not count what is read");
-        return;
-    };
+    let Some(before) = bytes_read() else { return println!("skipped: this kernel does not count what is read") };
     let many = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
     let watched: Vec<OwnedFd> = (0..200).map(|_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).collect();
     for fd in &watched {
