@@ -8,8 +8,6 @@ use crate::release::Release;
 
 /// Number of `NV_ESC_RM_CONTROL`; its argument is [`RM_CONTROL_SIZE`] bytes.
 pub const NV_ESC_RM_CONTROL: u8 = 0x2a;
-/// Number of `NV_ESC_RM_ALLOC`.
-pub const NV_ESC_RM_ALLOC: u8 = 0x2b;
 /// Number of `NV_ESC_RM_GET_EVENT_DATA`, which copies [`crate::event`]; its argument is [`RM_EVENT_SIZE`] bytes.
 pub const NV_ESC_RM_GET_EVENT_DATA: u8 = 0x52;
 /// Number of `NV_ESC_IOCTL_XFER_CMD`, which wraps another request; its argument is [`XFER_SIZE`] bytes.
@@ -21,6 +19,16 @@ pub const RM_CONTROL_SIZE: usize = 32;
 pub const RM_EVENT_SIZE: usize = 16;
 /// Bytes of `nv_ioctl_xfer_t`, the argument of `NV_ESC_IOCTL_XFER_CMD`.
 pub const XFER_SIZE: usize = 16;
+
+/// The bits of a request that the driver checks: number and size.
+pub const REQUEST_MASK: u32 = 0x3fff_00ff;
+/// The request of an RM control, under [`REQUEST_MASK`] like the next two.
+pub const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
+/// The request that fetches an event.
+pub const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
+/// The request that wraps another.
+pub const WRAPPED: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
+const _: () = assert!(CONTROL == 0x0020_002a && EVENT == 0x0010_0052 && WRAPPED == 0x0010_00d3);
 
 /// Byte offsets in `NVOS54_PARAMETERS`.
 pub mod nvos54 {
@@ -48,7 +56,7 @@ pub mod nvos41 {
     pub const STATUS: usize = 12;
 }
 
-/// The offset of RM's status in the argument of [`NV_ESC_RM_ALLOC`]: the 32-byte block ended in a status and padding, and 535 put the
+/// The offset of RM's status in the argument of `NV_ESC_RM_ALLOC`: the 32-byte block ended in a status and padding, and 535 put the
 /// parameters' size before the status (`NVOS21_PARAMETERS`).
 pub fn alloc_status(release: Release) -> usize {
     if release < Release::new(535, 0, 0) { 24 } else { 28 }

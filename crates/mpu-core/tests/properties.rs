@@ -1,25 +1,11 @@
 //! Properties for any bytes, sizes and namespaces.
 
+mod namespace;
+
 use mpu_abi::{Layout, ROWS, Row};
-use mpu_core::{Argument, Call, HostPid, PidMap, ViewPid};
+use mpu_core::{Argument, Call};
+use namespace::{Namespace, get};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-
-/// A namespace made of pairs; every other process is foreign.
-#[derive(Debug, Clone)]
-struct Namespace(BTreeMap<u32, u32>);
-
-impl PidMap for Namespace {
-    fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        self.0.get(&pid.get()).and_then(|view| ViewPid::new(*view))
-    }
-    fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        self.0.iter().find(|(_, view)| **view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
-    }
-    fn started(&self, pid: HostPid) -> Option<u64> {
-        self.view_of(pid).map(|_| 0)
-    }
-}
 
 /// Host pids from 100 to 139, of which some are visible under 1 to 20.
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -41,10 +27,6 @@ fn namespace() -> impl Strategy<Value = Namespace> {
 
 fn begin(row: &Row, params: u64) -> Call {
     Call::begin(Argument { cmd: row.cmd, params, size: row.params_size }).unwrap()
-}
-
-fn get(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u32) {

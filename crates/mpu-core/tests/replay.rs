@@ -1,8 +1,10 @@
 //! Replays answers of a real driver (tests/recordings/) through the core.
 
+mod namespace;
+
 use mpu_abi::ControlCmd;
-use mpu_core::{Argument, Call, HostPid, PidMap, ViewPid};
-use std::collections::BTreeMap;
+use mpu_core::{Argument, Call};
+use namespace::{Namespace, get};
 
 const RECORDING: &str = include_str!("recordings/h200-580.159.04.txt");
 const GPUMON: u32 = 0x2080_2096;
@@ -45,20 +47,6 @@ fn bytes(runs: &str, size: usize) -> Vec<u8> {
     bytes
 }
 
-struct Namespace(BTreeMap<u32, u32>);
-
-impl PidMap for Namespace {
-    fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-        self.0.get(&pid.get()).and_then(|view| ViewPid::new(*view))
-    }
-    fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-        self.0.iter().find(|(_, view)| **view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
-    }
-    fn started(&self, pid: HostPid) -> Option<u64> {
-        self.view_of(pid).map(|_| 0)
-    }
-}
-
 /// The recorded answer for a caller in a namespace with these (host, view) pairs.
 fn view_for(pairs: &[(u32, u32)], call: &Recorded) -> Vec<u8> {
     let map = Namespace(pairs.iter().copied().collect());
@@ -71,10 +59,6 @@ fn view_for(pairs: &[(u32, u32)], call: &Recorded) -> Vec<u8> {
     bytes.copy_from_slice(&call.after);
     state.copying_out(0, &mut bytes, &map, &requested);
     bytes
-}
-
-fn get(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
 fn record_at(slot: usize, engine: usize) -> usize {

@@ -94,6 +94,11 @@ impl Folder {
     }
 }
 
+/// The value of a field of a text such as `status` or `fdinfo`.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
 /// `NV_MAJOR_DEVICE_NUMBER`: the major number of all driver nodes with controls (nv.h of every release).
 pub const NVIDIA_MAJOR: u32 = 195;
 

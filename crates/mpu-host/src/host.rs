@@ -1,11 +1,15 @@
 //! Facts about this host, read from files below one root. Even facts with a system call (`uname`, `getuid`) come from files, so a test
 //! can use a directory as a fake host.
 
+use crate::folder::field;
+use mpu_os::child;
 use mpu_os::file::{Links, open_regular, read_bounded};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 /// A host, seen through a root directory: `/` for the running one.
 #[derive(Debug, Clone)]
@@ -75,6 +79,14 @@ impl Host {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The names in a folder, sorted; none if it cannot be read.
+    pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.at(folder)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The contents of a regular file without white space at either end; none where [`Host::bounded`] has none.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.bounded(path, MAX_TEXT).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
@@ -120,8 +132,7 @@ impl Host {
     pub fn has_capability(&self, bit: u32) -> bool {
         let status = |host: &Host| host.text("/proc/self/status");
         let status = status(self).or_else(|| status(&Host::this())).unwrap_or_default();
-        let mask =
-            status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|m| u64::from_str_radix(m.trim(), 16).ok());
+        let mask = field(&status, "CapEff").and_then(|mask| u64::from_str_radix(mask, 16).ok());
         mask.is_some_and(|m| m >> bit & 1 == 1)
     }
 
@@ -174,18 +185,10 @@ impl Host {
     /// Unpacks a file with the host's `gzip`: few kernels have that file, so a decompressor here is not worth it.
     fn gunzip(&self, path: &Path) -> Option<String> {
         let file = fs::File::open(self.at(path)).ok()?;
-        let gzip = self.tool("gzip")?;
-        let mut child = std::process::Command::new(gzip)
-            .arg("-dc")
-            .stdin(file)
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .ok()?;
-        let mut text = String::new();
-        let read = child.stdout.take()?.read_to_string(&mut text);
-        let ended = child.wait().ok()?;
-        (read.is_ok() && ended.success()).then_some(text)
+        let mut gzip = Command::new(self.tool("gzip")?);
+        let ended = child::run(gzip.arg("-dc").stdin(file), Duration::from_secs(10), MAX_TEXT as u64).ok()?;
+        let is_success = ended.is_success();
+        String::from_utf8(ended.stdout).ok().filter(|_| is_success)
     }
 
     /// The first executable file with that name among the host's tools.

@@ -36,10 +36,6 @@ pub enum Has {
 }
 
 impl Look {
-    pub fn new() -> Look {
-        Look { remaining: Cell::new(MAX_TOTAL), is_drivers_device: is_driver_device }
-    }
-
     /// For tests: another device stands for the driver's, with another limit.
     #[cfg(any(test, feature = "fake"))]
     pub fn at_most(descriptors: usize, is_drivers_device: fn(Device) -> bool) -> Look {
@@ -58,7 +54,7 @@ impl Look {
 
 impl Default for Look {
     fn default() -> Look {
-        Look::new()
+        Look { remaining: Cell::new(MAX_TOTAL), is_drivers_device: is_driver_device }
     }
 }
 

@@ -103,7 +103,7 @@ impl Worker {
         loop {
             let began = Instant::now();
             self.percent = percent.load(Relaxed);
-            let released = lock(&self.account.debt).charge(charge, self.percent);
+            let released = lock(&self.account.debt).charge(charge, Instant::now(), self.percent);
             if released.is_zero() || !is_needed() {
                 return;
             }
@@ -142,7 +142,7 @@ impl Drop for Worker {
         // The last call came after the last check of the budget.
         if self.percent != 0 {
             let charge = self.charge();
-            lock(&self.account.debt).charge(charge, self.percent);
+            lock(&self.account.debt).charge(charge, Instant::now(), self.percent);
         }
         let mut spent = lock(&self.account.spent);
         spent.threads.retain(|tid| *tid != self.tid);
@@ -165,11 +165,7 @@ struct Debt {
 
 impl Debt {
     /// Adds a charge. Returns the time to wait until the container is within the budget.
-    fn charge(&mut self, charge: Duration, percent: u32) -> Duration {
-        self.charge_at(charge, Instant::now(), percent)
-    }
-
-    fn charge_at(&mut self, charge: Duration, now: Instant, percent: u32) -> Duration {
+    fn charge(&mut self, charge: Duration, now: Instant, percent: u32) -> Duration {
         let Some(budget) = std::num::NonZeroU64::new(percent.into()) else {
             *self = Debt::default();
             return Duration::ZERO;
@@ -198,7 +194,7 @@ mod tests {
     fn charge_beyond_budget_returns_wait() {
         let (mut debt, began) = (Debt::default(), Instant::now());
         let mut charge = |millis: u64, at: u64, percent| {
-            debt.charge_at(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
+            debt.charge(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
         };
         assert_eq!(charge(1000, 0, 100), 0, "a second of one processor can be had at once");
         assert_eq!(charge(100, 0, 100), 100);
@@ -233,7 +229,7 @@ mod tests {
         for now in (0..2500).map(|tick| began + tick * step) {
             for thread in free.iter_mut().filter(|free| **free <= now) {
                 used += step;
-                *thread = now + step + debt.charge_at(step, now + step, 100);
+                *thread = now + step + debt.charge(step, now + step, 100);
             }
         }
         assert!(used > 10 * SECOND && used < 11 * SECOND + 4 * step, "{used:?}");

@@ -66,10 +66,12 @@ pub struct Cost {
     pub held_back_microseconds: u64,
 }
 
-#[derive(Deserialize)]
-struct Reply {
-    ok: bool,
-    error: Option<String>,
+/// Reply to any other request than `state`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
 }
 
 impl State {

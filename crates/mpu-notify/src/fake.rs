@@ -1,4 +1,4 @@
-//! A fake supervisor for tests: it answers on the control socket of a fake host. Tests of the real one are in `tests/operator.rs`.
+//! A fake supervisor for tests: it answers on the control socket of a fake host. Tests of the real one are in `crates/mpu/tests/notify`.
 
 use super::CONTROL_SOCKET;
 use super::client::{Cost, State};

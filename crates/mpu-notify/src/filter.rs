@@ -3,19 +3,9 @@
 //! A filter sees a descriptor's number only, so the supervisor checks the device.
 
 use crate::sys::{self, sock_filter};
-use mpu_abi::ioctl::{
-    NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, NV_ESC_RM_GET_EVENT_DATA, RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE,
-};
+use mpu_abi::ioctl::{CONTROL, EVENT, REQUEST_MASK, WRAPPED};
 use std::io;
 use std::os::fd::OwnedFd;
-
-/// The bits of a request that the driver checks: number and size. It ignores type and direction.
-pub(crate) const REQUEST_MASK: u32 = 0x3fff_00ff;
-
-/// The intercepted requests under [`REQUEST_MASK`]: an RM control, the fetch of an event, and the wrapper that may hold either.
-pub(crate) const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
-pub(crate) const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
-pub(crate) const WRAPPED: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
 
 /// `ioctl` by architecture (`AUDIT_ARCH_*` of include/uapi/linux/audit.h), the native one first.
 #[cfg(target_arch = "x86_64")]

@@ -184,7 +184,7 @@ fn replace(host: &Host, options: &SupervisorOptions, old: State) -> Result<State
 }
 
 fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError> {
-    let by_systemd = systemd_has_unit(host);
+    let by_systemd = systemd::has_unit(host, UNIT);
     let needed = if by_systemd { CAP_DAC_OVERRIDE } else { CAP_SYS_ADMIN };
     if !host.has_capability(needed) {
         return Err(NotifyError::NotRoot);
@@ -245,11 +245,6 @@ fn fails_at_each_start(host: &Host) -> impl FnMut() -> Result<(), NotifyError> {
             false => Ok(()),
         }
     }
-}
-
-/// Whether systemd runs and has the unit.
-pub fn systemd_has_unit(host: &Host) -> bool {
-    systemd::has_unit(host, UNIT)
 }
 
 /// Starts a keeper that outlives us.

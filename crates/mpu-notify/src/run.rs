@@ -3,13 +3,12 @@
 //! The host's supervisor answers the calls if it runs, else this process does while the command runs.
 
 use super::error::NotifyError;
-use super::{LISTENER_SOCKET, RETIRED};
+use super::{LISTENER_SOCKET, RETIRED, supervised_child};
 use crate::caller::pid_lookup::Lookup;
 use crate::filter;
 use crate::listener::message;
 use crate::setting::Setting;
 use crate::supervisor::registry::Registry;
-use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::config::{Config, rules};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::progress::print_line;
@@ -50,14 +49,11 @@ const RECEIPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time of one supervisor to receive it, at least.
 const MIN_RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Exit codes of `env`, `chroot` and `docker run`: own failure, command not executable, command not found.
-const FAILED: u8 = 125;
+pub const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// Signals that this process and its init forward to the command.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
-
-/// The exit code if `mpu run` itself fails.
-pub const OWN_FAILURE: u8 = FAILED;
 
 /// Runs a command. Returns its exit code, or 128 plus the signal that ended it. `program` with `arguments` and the command calls [`init`].
 pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]) -> Result<u8, NotifyError> {
@@ -77,8 +73,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
     let mut init = Command::new(program);
     init.args(arguments).args(command);
-    init.fd_mappings(vec![FdMapping { parent_fd: child_end.into(), child_fd: SOCKET }])
-        .map_err(|error| failed(io::Error::other(error)))?;
+    let own_end = supervised_child::prepare(&mut init).map_err(failed)?;
     let (pid_sender, pid_receiver) = std::sync::mpsc::channel();
     // A thread of its own, because all its later children are in the new namespace. It waits, because its end would signal the child
     // (PR_SET_PDEATHSIG).
@@ -241,7 +236,7 @@ pub fn init(command: &[OsString]) -> u8 {
         Ok(code) => code,
         Err(error) => {
             print_line(format_args!("mpu: cannot start the command: {error}"));
-            FAILED
+            OWN_FAILURE
         }
     }
 }
@@ -258,7 +253,7 @@ fn run_filtered(command: &[OsString]) -> io::Result<u8> {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
     drop(stream);
-    let Some((name, arguments)) = command.split_first() else { return Ok(FAILED) };
+    let Some((name, arguments)) = command.split_first() else { return Ok(OWN_FAILURE) };
     let child = match Command::new(name).args(arguments).spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -309,7 +304,7 @@ fn forward(signals: &mut SignalsInfo<WithOrigin>, to: Pid) {
 
 fn exit_code(status: ExitStatus) -> u8 {
     let signal = status.signal().map(|signal| 128 + signal);
-    status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
+    status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_FAILURE)
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use crate::log::log;
 use crate::sys::{self, seccomp_data};
 use mpu_core::HostPid;
 use mpu_core::policy::BadRule;
-use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -26,7 +25,7 @@ pub struct Setting {
     pub(crate) threads: Threads,
     /// Processes in the caches of all containers.
     pub(crate) processes: SharedProcesses,
-    pub(crate) user_namespace: ((u64, u64), OwnedFd),
+    pub(crate) user_namespace: Namespace,
     pub(crate) own: OwnRights,
     supports_x32: bool,
     rules: RwLock<Arc<Rules>>,
@@ -106,8 +105,7 @@ mod tests {
     #[test]
     fn malformed_rules_keep_previous_rules() {
         let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "host /a", 0) else {
-            println!("skipped: only root can answer for others");
-            return;
+            return println!("skipped: only root can answer for others");
         };
         let sees = |path: &str| setting.rules().of(|| Some(path.into())).map(|(sees, _)| sees);
         assert_eq!(sees("/a/b"), Some(Sees::Host));

@@ -8,6 +8,7 @@ use crate::kernel::Mapping;
 use crate::kernel::Tid;
 use crate::lock;
 use mpu_core::{HostPid, ViewPid};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -323,12 +324,8 @@ unsafe impl Send for GuardedBuffer {}
 impl GuardedBuffer {
     /// Maps the memory, which uses no pages before its first access.
     pub(crate) fn new() -> io::Result<GuardedBuffer> {
-        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(ptr::null_mut(), 2 * BUFFER_SIZE, libc::PROT_NONE, private, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), 2 * BUFFER_SIZE, ProtFlags::empty(), MapFlags::PRIVATE) }?;
         let fenced = GuardedBuffer { base: base.cast() };
         // SAFETY: the first half of the mapping just made, to which no other reference exists.
         check(unsafe { libc::mprotect(base, BUFFER_SIZE, libc::PROT_READ | libc::PROT_WRITE) })?;
@@ -363,12 +360,9 @@ impl Drop for GuardedBuffer {
 
 /// Maps `count` numbers of a file until this process ends. The file must be long enough, and no process may shorten it.
 pub(crate) fn map_atomics(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
-    let (len, read_write) = (count * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE);
+    let (len, read_write) = (count * size_of::<AtomicU64>(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-    let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
+    let base = unsafe { mmap(ptr::null_mut(), len, read_write, MapFlags::SHARED, file, 0) }?;
     // SAFETY: the numbers begin at a page boundary, are never unmapped, have no invalid bits, and other processes that map the file
     // change them atomically.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), count) })
@@ -398,13 +392,9 @@ unsafe impl Sync for Journal {}
 impl Journal {
     /// Maps the first `slots` slots of `file`, which must be long enough.
     pub(crate) fn map(file: &File, slots: usize) -> io::Result<Arc<Journal>> {
-        let read_write = libc::PROT_READ | libc::PROT_WRITE;
-        let len = slots * size_of::<JournalEntry>();
+        let (len, read_write) = (slots * size_of::<JournalEntry>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let base = unsafe { mmap(ptr::null_mut(), len, read_write, MapFlags::SHARED, file, 0) }?;
         Ok(Arc::new(Journal { base: base.cast(), slots, used: Mutex::default() }))
     }
 

@@ -5,13 +5,9 @@ pub(super) fn write_u32(bytes: &mut [u8], at: usize, value: u32) {
 }
 
 pub(super) fn read_u32(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0u8; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_ne_bytes(word)
+    u32::from_ne_bytes(std::array::from_fn(|place| bytes[at + place]))
 }
 
 pub(super) fn read_u64(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0u8; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_ne_bytes(word)
+    u64::from_ne_bytes(std::array::from_fn(|place| bytes[at + place]))
 }

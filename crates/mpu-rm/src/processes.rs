@@ -101,18 +101,13 @@ impl Client {
             if client.alloc(Object::Device { instance }).is_err() {
                 continue;
             }
-            let samples = client.alloc(Object::Subdevice).and_then(|_| client.engine_samples());
-            if let (Ok(Some(samples)), Some(uuid)) = (samples, client.uuid()) {
-                all.insert(uuid, samples);
+            let samples = client.alloc(Object::Subdevice).and_then(|_| client.fetch_samples());
+            if let (Ok(Some((params, layout))), Some(uuid)) = (samples, client.uuid()) {
+                all.insert(uuid, read_engine_samples(&params, layout));
             }
             client.free(client.client, DEVICE);
         }
         Ok(all)
-    }
-
-    /// The samples of the graphics and compute engine, by time; none if the release does not have the control.
-    fn engine_samples(&self) -> Result<Option<Vec<EngineSample>>, RmError> {
-        Ok(self.fetch_samples()?.map(|(params, layout)| read_engine_samples(&params, layout)))
     }
 
     fn fetch_samples(&self) -> Result<Option<(Vec<u8>, SampleLayout)>, RmError> {
@@ -163,7 +158,7 @@ fn slot_offsets(layout: SampleLayout) -> impl Iterator<Item = usize> {
     (0..usize::from(layout.capacity)).map(move |slot| usize::from(layout.first) + slot * usize::from(layout.stride))
 }
 
-/// The first engine of a slot is the memory's; the second is the graphics and compute engine.
+/// The samples of the graphics and compute engine, by time. It is the second engine of a slot; the first is the memory's.
 fn read_engine_samples(params: &[u8], layout: SampleLayout) -> Vec<EngineSample> {
     let sample = |slot_at: usize| {
         let at = slot_at + 8 + usize::from(layout.engine_stride);

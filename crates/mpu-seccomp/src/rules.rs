@@ -10,23 +10,12 @@
 //! seccomp_rule_add(3): `SCMP_CMP_MASKED_EQ` compares after a mask, and its first datum is the mask. OCI's `value` is
 //! that first datum and `valueTwo` the second, in runc (`getCondition`) and crun (`libcrun_generate_seccomp`).
 
-use mpu_abi::ioctl::{
-    NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, NV_ESC_RM_GET_EVENT_DATA, RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE,
-};
+use mpu_abi::ioctl::{CONTROL, EVENT, REQUEST_MASK, WRAPPED};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Number and size of a request.
-const MASK: u32 = 0x3fff_00ff;
-/// RM control, 32 bytes.
-const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
-/// Request that fetches an event, 16 bytes.
-const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
-/// A wrapped request, 16 bytes.
-const XFER: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
 /// All requests that the engine receives.
-const ENGINE_REQUESTS: [u32; 3] = [CONTROL, EVENT, XFER];
-const _: () = assert!(CONTROL == 0x0020_002a && EVENT == 0x0010_0052 && XFER == 0x0010_00d3);
+const ENGINE_REQUESTS: [u32; 3] = [CONTROL, EVENT, WRAPPED];
 
 /// Requests that equal `value` under `mask`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +37,7 @@ impl Requests {
 }
 
 pub(super) fn engine_requests() -> Vec<Requests> {
-    ENGINE_REQUESTS.map(|value| Requests { mask: MASK, value }).into()
+    ENGINE_REQUESTS.map(|value| Requests { mask: REQUEST_MASK, value }).into()
 }
 
 /// All other requests. Each pattern fixes one or two bits to values that no request of [`ENGINE_REQUESTS`] has.
@@ -63,7 +52,7 @@ pub(super) fn engine_requests() -> Vec<Requests> {
 pub(super) fn other_requests() -> Vec<Requests> {
     let first = ENGINE_REQUESTS[0];
     let mut groups: BTreeMap<[bool; ENGINE_REQUESTS.len()], Vec<u32>> = BTreeMap::new();
-    for bit in (0..u32::BITS).map(|at| 1 << at).filter(|bit| MASK & bit != 0) {
+    for bit in (0..u32::BITS).map(|at| 1 << at).filter(|bit| REQUEST_MASK & bit != 0) {
         groups.entry(ENGINE_REQUESTS.map(|one| (one ^ first) & bit != 0)).or_default().push(bit);
     }
     // The bit's value: the first request's, or the other one.
@@ -114,7 +103,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(found, [CONTROL, EVENT, XFER]);
+        assert_eq!(found, ENGINE_REQUESTS);
         assert_eq!(other_requests.len(), 23, "fewer rules than bits would be a mistake, more a waste");
     }
 
@@ -122,11 +111,11 @@ mod tests {
         #[test]
         fn request_bits_outside_mask_are_ignored(request: u64) {
             let (engine_requests, other_requests) = (engine_requests(), other_requests());
-            let bare = request & u64::from(MASK);
+            let bare = request & u64::from(REQUEST_MASK);
             prop_assert_eq!(matches(&engine_requests, request), matches(&engine_requests, bare));
             prop_assert_eq!(matches(&other_requests, request), matches(&other_requests, bare));
             for one in ENGINE_REQUESTS {
-                let ours = request & !u64::from(MASK) | u64::from(one);
+                let ours = request & !u64::from(REQUEST_MASK) | u64::from(one);
                 prop_assert!(matches(&engine_requests, ours) == 1 && matches(&other_requests, ours) == 0);
             }
         }

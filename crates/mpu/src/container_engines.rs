@@ -3,7 +3,6 @@
 
 use mpu_engine::Engine;
 use mpu_host::host::Host;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// NVIDIA's name of the runtime wrapper, and the name of MPU's program.
@@ -154,11 +153,8 @@ fn has_cdi(host: &Host) -> bool {
 
 /// A file, or the sorted files of a folder.
 fn list_files(host: &Host, place: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(host.at(place)).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries.map(|entry| Path::new(place).join(entry.file_name())).collect();
-    files.sort();
-    files.insert(0, place.into());
-    files
+    let names = host.names(place).into_iter().map(|name| Path::new(place).join(name));
+    std::iter::once(PathBuf::from(place)).chain(names).collect()
 }
 
 fn contains(host: &Host, file: &Path, needles: &[&str]) -> bool {

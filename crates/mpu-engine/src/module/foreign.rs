@@ -11,7 +11,6 @@ use mpu_host::host::Host;
 use mpu_os::file::{Links, open_regular};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The version of all three projects' modules.
@@ -43,12 +42,12 @@ pub struct Foreign {
 
 pub fn find(host: &Host) -> Foreign {
     let of_version = |version: &String| !host.at(format!("/usr/src/mpu-{version}/{OUR_SOURCE}")).exists();
-    let mut dkms: Vec<String> = names(&host.at("/var/lib/dkms/mpu"))
+    let versions = host.names("/var/lib/dkms/mpu").into_iter();
+    let dkms = versions
         .filter(|name| host.at(format!("/usr/src/mpu-{name}")).is_dir())
         .filter(of_version)
         .map(|version| format!("mpu/{version}"))
         .collect();
-    dkms.sort_unstable();
     let loaders = LOADERS.iter().filter(|path| {
         host.text(path).is_some_and(|text| text.lines().any(|line| line.trim() == Instance::Mpu.name()))
     });
@@ -74,13 +73,11 @@ pub fn check_names_are_free(host: &Host) -> Result<(), Unfit> {
 /// Other projects' modules of that name for any kernel of the host: the next boot may start another kernel. DKMS's own, and
 /// unreadable ones, are not listed.
 fn modules(host: &Host) -> Vec<PathBuf> {
-    let mut releases: Vec<String> = names(&host.at(KERNELS)).collect();
-    releases.sort_unstable();
     let folders_of = |release: String| {
         let folders = INSTALLED.iter().filter(|folder| !folder.ends_with("dkms"));
         folders.map(move |folder| Path::new(KERNELS).join(&release).join(folder))
     };
-    let files = releases.into_iter().flat_map(folders_of).flat_map(|folder| module_file_names(&folder));
+    let files = host.names(KERNELS).into_iter().flat_map(folders_of).flat_map(|folder| module_file_names(&folder));
     let is_foreign = |path: &PathBuf| {
         let file = open_regular(&host.at(path), Links::Followed).ok();
         let bytes =
@@ -88,11 +85,6 @@ fn modules(host: &Host) -> Vec<PathBuf> {
         bytes.is_some_and(|bytes| sources::is_foreign(&bytes))
     };
     files.filter(is_foreign).collect()
-}
-
-fn names(folder: &Path) -> impl Iterator<Item = String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
 impl Foreign {

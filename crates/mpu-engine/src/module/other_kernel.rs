@@ -74,10 +74,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<OtherKernelModule, M
     let began = Instant::now();
     let release = &options.release;
     let Headers { arch, tools } = headers::find(host, &options.headers, release, options.arch.as_deref())?;
-    let sources = match &options.source {
-        Some(dir) => Sources::in_directory(dir)?,
-        None => Sources::embedded()?,
-    };
+    let sources = options.source.as_deref().map_or_else(Sources::embedded, Sources::in_directory)?;
     let core = sources.files.iter().find(|(name, _)| name == "mpu_core.o_shipped");
     match core.and_then(|(_, bytes)| Elf::parse(bytes)?.arch()) {
         Some(found) if found != arch => return Err(OtherKernelError::Core { found, wanted: arch }.into()),

@@ -290,11 +290,8 @@ fn named_module(host: &Host, path: &Path, release: &str) -> Result<Built, Module
     Ok(sources::check_module(&bytes, path, "mpu", release, std::env::consts::ARCH)?)
 }
 
-fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
-    Ok(match &options.source {
-        Some(dir) => Sources::in_directory(dir)?,
-        None => Sources::embedded()?,
-    })
+fn sources_of(options: &ModuleOptions) -> Result<Sources, SourceError> {
+    options.source.as_deref().map_or_else(Sources::embedded, Sources::in_directory)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use mpu_host::host::Host;
 use percent_encoding::percent_decode;
-use std::fs;
 
 /// A private key with its certificate, as paths of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,18 +87,10 @@ fn candidates(host: &Host) -> Vec<Key> {
 /// The key that DKMS is configured to use. Its files are shell; values with variables are ignored.
 fn dkms_key(host: &Host) -> Option<Key> {
     let folder = format!("{DKMS_CONFIG}.d");
-    let mut parts: Vec<String> = fs::read_dir(host.at(&folder))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.ends_with(".conf"))
-        .map(|name| format!("{folder}/{name}"))
-        .collect();
-    parts.sort();
-    parts.insert(0, DKMS_CONFIG.to_string());
+    let names = host.names(&folder).into_iter().filter(|name| name.ends_with(".conf"));
+    let parts = names.map(|name| format!("{folder}/{name}"));
     let (mut private, mut certificate) = (None, None);
-    for part in parts {
+    for part in std::iter::once(DKMS_CONFIG.to_string()).chain(parts) {
         let text = host.bounded(&part, LIMIT).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         for line in text.unwrap_or_default().lines() {
             let Some((name, value)) = line.trim().split_once('=') else { continue };
@@ -153,6 +144,7 @@ fn percent_decode_all(text: &str) -> String {
 mod tests {
     use super::*;
     use mpu_host::host::fake::FakeHost;
+    use std::fs;
 
     const DER: [u8; 6] = [0x30, 0x82, 0, 2, 7, 9];
 

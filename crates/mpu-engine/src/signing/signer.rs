@@ -122,16 +122,8 @@ impl Signer {
         };
         let certificate = host.at(&key.certificate);
         let identity = [digest.as_bytes(), &key.certificate_bytes(host)].concat();
-        Some(Signer {
-            tool,
-            digest,
-            key,
-            private,
-            certificate,
-            identity,
-            search_path: host.search_path(),
-            token_variables: token_variables(),
-        })
+        let (search_path, token_variables) = (host.search_path(), token_variables());
+        Some(Signer { tool, digest, key, private, certificate, identity, search_path, token_variables })
     }
 
     /// A signer with this key and the tool of these headers, independent of the running kernel.
@@ -154,17 +146,9 @@ impl Signer {
         };
         let config = fs::read_to_string(headers.join(".config")).unwrap_or_default();
         let (private, certificate) = (PathBuf::from(&key.private), PathBuf::from(&key.certificate));
-        let (digest, search_path) = (digest_in(&config), host.search_path());
-        Ok(Signer {
-            tool,
-            digest,
-            key,
-            private,
-            certificate,
-            identity: Vec::new(),
-            search_path,
-            token_variables: token_variables(),
-        })
+        let (digest, identity) = (digest_in(&config), Vec::new());
+        let (search_path, token_variables) = (host.search_path(), token_variables());
+        Ok(Signer { tool, digest, key, private, certificate, identity, search_path, token_variables })
     }
 
     /// Bytes that identify the signature.

@@ -3,14 +3,12 @@
 use super::*;
 use crate::module::load::fake::FakeKernel;
 use crate::module::prebuilt::{self, FOLDERS};
-use crate::module::raise::fake::Setup;
+use crate::module::raise::fake::{BUILDS_BOTH, Setup};
 use crate::module::sources;
 use mpu_host::host::fake::RELEASE;
 use mpu_notify::fake::FakeSupervisor;
 use std::fs;
 
-const BUILDS_BOTH: &str =
-    r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo $m >"${a#M=}/$m.ko"; done;; esac; done"#;
 const OLD: &str = "version=0.0.9\nabi=2\nstate=armed\nredirect=direct\ninside=0\n";
 const OLD_FILE: &str = "/elsewhere/mpu.ko";
 

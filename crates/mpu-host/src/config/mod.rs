@@ -95,37 +95,30 @@ const NOTIFY_CPU_PERCENT: u32 = 100;
 
 impl Default for Config {
     fn default() -> Config {
-        Config {
-            engine: EngineSetting::Auto,
-            drivers: Drivers::default(),
-            modules: Modules::default(),
-            redirect: Redirect::default(),
-            visibility: Visibility::default(),
-            notify_cpu_percent: NOTIFY_CPU_PERCENT,
-            nri: false,
-            rules: Vec::new(),
-        }
+        Raw::default().with_rules(Vec::new())
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Raw {
-    #[serde(default)]
-    engine: Option<EngineSetting>,
-    #[serde(default)]
+    engine: EngineSetting,
     drivers: Drivers,
-    #[serde(default)]
     modules: Modules,
-    #[serde(default)]
     redirect: Redirect,
-    #[serde(default)]
     visibility: Visibility,
     notify_cpu_percent: Option<u32>,
-    #[serde(default)]
     nri: bool,
-    #[serde(default, rename = "rule")]
+    #[serde(rename = "rule")]
     rules: Vec<Spanned<RawRule>>,
+}
+
+impl Raw {
+    fn with_rules(self, rules: Vec<Rule>) -> Config {
+        let Raw { engine, drivers, modules, redirect, visibility, nri, .. } = self;
+        let notify_cpu_percent = self.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
+        Config { engine, drivers, modules, redirect, visibility, notify_cpu_percent, nri, rules }
+    }
 }
 
 #[derive(Deserialize)]
@@ -181,7 +174,7 @@ impl Config {
     /// If the file cannot be used: a policy is never half applied.
     pub fn of(host: &Host) -> Result<Config, ConfigError> {
         let path = host.at(FILE);
-        match Config::at(&path) {
+        match Config::read(&path, file::read(&path, MAX_SIZE)) {
             Err(ConfigError::Unreadable { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && !file::exists_or_dangles(&path) =>
             {
@@ -189,14 +182,6 @@ impl Config {
             }
             other => other,
         }
-    }
-
-    /// The configuration in a file.
-    ///
-    /// # Errors
-    /// If it does not exist, cannot be read, or is malformed.
-    pub fn at(path: &Path) -> Result<Config, ConfigError> {
-        Config::read(path, file::read(path, MAX_SIZE))
     }
 
     /// The configuration in a file that a person names, a pipe, or standard input (`-`).
@@ -225,19 +210,16 @@ impl Config {
 
     /// Parses a text. The error has the line and the fault.
     fn parse(text: &str) -> Result<Config, (usize, String)> {
-        let raw: Raw = toml::from_str(text).map_err(|error| {
+        let mut raw: Raw = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(text.len(), |span| span.start);
             (line_of(text, at), error.message().to_string())
         })?;
         let mut rules = Vec::new();
-        for rule in raw.rules {
+        for rule in std::mem::take(&mut raw.rules) {
             let start = rule.span().start;
             rules.push(rule.into_inner().check().map_err(|(at, what)| (line_of(text, at.unwrap_or(start)), what))?);
         }
-        let engine = raw.engine.unwrap_or(EngineSetting::Auto);
-        let notify_cpu_percent = raw.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
-        let Raw { drivers, modules, redirect, visibility, nri, .. } = raw;
-        let config = Config { engine, drivers, modules, redirect, visibility, notify_cpu_percent, nri, rules };
+        let config = raw.with_rules(rules);
         let compiled = rules::compile(&config, &Pods::default());
         if !rules::fits(&compiled) {
             let limit = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
@@ -329,12 +311,8 @@ mod tests {
         }
         let uncommented: String = DEFAULT
             .lines()
-            .map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line))
-            .fold(String::new(), |mut text, line| {
-                text.push_str(line);
-                text.push('\n');
-                text
-            });
+            .map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line).to_string() + "\n")
+            .collect();
         let config = Config::parse(&uncommented).expect("sound");
         assert_eq!(config.rules.len(), 4);
     }

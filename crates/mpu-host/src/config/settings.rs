@@ -8,10 +8,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The requested engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, JsonSchema, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineSetting {
     /// The one that suits this host best
+    #[default]
     Auto,
     /// The kernel module
     Module,
@@ -31,8 +32,9 @@ pub enum Modules {
 }
 
 /// How the module redirects the driver's functions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Redirect {
     /// The first way that the kernel has and permits.
     #[default]
@@ -46,11 +48,7 @@ pub enum Redirect {
 impl Redirect {
     /// The word for it in the module's parameter `redirect`, and in its `state`.
     pub fn word(self) -> &'static str {
-        match self {
-            Redirect::Auto => "auto",
-            Redirect::Direct => "direct",
-            Redirect::Ipmodify => "ipmodify",
-        }
+        self.into()
     }
 }
 

@@ -6,7 +6,7 @@
 pub mod modules;
 pub mod nodes;
 
-use crate::folder::Folder;
+use crate::folder::{Folder, field};
 use crate::host::Host;
 use crate::maker;
 use crate::sys::share_descriptors;
@@ -480,11 +480,6 @@ fn dma_buf_node(info: &str) -> Option<Node> {
         _ => return None,
     };
     Some(Node { name: "dma-buf".to_string(), gpu: None, module })
-}
-
-/// A field of an `fdinfo` file.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 /// Whether a descriptor is `O_PATH`, so its open did not reach the driver. A descriptor with access mode 3 of open(2), for ioctl(2) only,

@@ -17,9 +17,7 @@ pub struct Module {
 impl Module {
     fn read(host: &Host, name: &str) -> Module {
         let folder = format!("/sys/module/{name}");
-        let entries = std::fs::read_dir(host.at(format!("{folder}/holders"))).into_iter().flatten().flatten();
-        let mut holders: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        holders.sort();
+        let holders = host.names(format!("{folder}/holders"));
         // A module that is being unloaded has -1.
         let references = host.text(format!("{folder}/refcnt")).and_then(|text| text.parse::<i64>().ok());
         Module { name: name.to_string(), references: references.map(|count| count.max(0) as u32), holders }

@@ -3,7 +3,7 @@
 //! Source: NVIDIA's driver README ("/dev/nvidia*"); `/proc/devices` for dynamic majors; `/sys/dev/char` for nodes of other subsystems
 //! below a GPU (DRM, I²C, frame buffer).
 
-use crate::folder::NVIDIA_MAJOR;
+use crate::folder::{NVIDIA_MAJOR, field};
 use crate::host::Host;
 use mpu_os::devices::character_majors;
 use schemars::JsonSchema;
@@ -46,9 +46,7 @@ pub(super) fn describe_gpus(
     read: fn(&Host, &str) -> Option<String>,
 ) -> (Vec<DriverGpu>, Vec<JoinHandle<()>>) {
     let folder = "/proc/driver/nvidia/gpus";
-    let entries = std::fs::read_dir(host.at(folder)).into_iter().flatten().flatten();
-    let mut addresses: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    addresses.sort();
+    let addresses = host.names(folder);
     let (sender, receiver) = mpsc::channel();
     let mut threads = Vec::new();
     for (index, address) in addresses.iter().enumerate() {
@@ -63,10 +61,8 @@ pub(super) fn describe_gpus(
         (texts[index], threads[index]) = (text, None);
     }
     let gpu = |((address, text), index): ((String, String), u32)| {
-        let field =
-            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-        let uuid = field("GPU UUID").filter(|uuid| !uuid.contains('?')).map(str::to_string);
-        DriverGpu { index, minor: field("Device Minor").and_then(|minor| minor.parse().ok()), uuid, address }
+        let uuid = field(&text, "GPU UUID").filter(|uuid| !uuid.contains('?')).map(str::to_string);
+        DriverGpu { index, minor: field(&text, "Device Minor").and_then(|minor| minor.parse().ok()), uuid, address }
     };
     let gpus = addresses.into_iter().zip(texts).zip(0..).map(gpu).collect();
     (gpus, threads.into_iter().flatten().collect())

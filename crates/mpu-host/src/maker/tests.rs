@@ -113,13 +113,13 @@ fn descriptor_in_thread_table_is_found() {
 fn node_is_recognized_by_device_number() {
     let renamed = shell("exec 5</dev/full; echo; read");
     assert_eq!(renamed.has(&look()), Has::Yes);
-    assert_eq!(renamed.has(&Look::new()), Has::No, "it is not the driver's");
+    assert_eq!(renamed.has(&Look::default()), Has::No, "it is not the driver's");
     // A regular file with the name of a driver's node.
     let folder = tempfile::tempdir().expect("a folder");
     let named = folder.path().join("nvidia0");
     std::fs::write(&named, "").expect("ours");
     let named = shell(&format!("exec 5<{}; echo; read", named.display()));
-    assert_eq!(named.has(&Look::new()), Has::No);
+    assert_eq!(named.has(&Look::default()), Has::No);
     // The driver's device number under another name; needs the right to make nodes.
     let node = folder.path().join("x");
     let made = Command::new("mknod").arg(&node).args(["c", "195", "255"]).stderr(Stdio::null()).status();
@@ -128,7 +128,7 @@ fn node_is_recognized_by_device_number() {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
         let _open = rustix::fs::open(&node, flags, rustix::fs::Mode::empty()).expect("a node");
         let own = HostPid::new(std::process::id()).expect("a PID");
-        assert_eq!(find_driver_fd(Path::new(PROC), own, &Look::new()), Has::Yes);
+        assert_eq!(find_driver_fd(Path::new(PROC), own, &Look::default()), Has::Yes);
     }
 }
 
@@ -182,7 +182,7 @@ fn descriptor_limit_of_one_process_leaves_room_for_others() {
 
 #[test]
 fn missing_process_has_no_driver() {
-    assert_eq!(find_driver_fd(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::new()), Has::No);
+    assert_eq!(find_driver_fd(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::default()), Has::No);
     let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
     let own = Folder::at("/proc/self").expect("ours");
     assert!(!own.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))).expect("ours"));

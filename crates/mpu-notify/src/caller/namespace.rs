@@ -1,14 +1,14 @@
-//! An open PID namespace: its identity and its parent.
+//! An open namespace: its identity and, of a PID namespace, its parent.
 
 use crate::sys;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fs;
 use std::io;
 
-/// Device and inode of a PID namespace's file. No other namespace gets them while this one is open or a process lives in it.
+/// Device and inode of a namespace's file. No other namespace gets them while this one is open or a process lives in it.
 pub(crate) type Id = (u64, u64);
 
-/// An open PID namespace, so its identity stays valid.
+/// An open namespace, so its identity stays valid.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     fd: OwnedFd,
@@ -21,7 +21,7 @@ impl Namespace {
         Ok(Namespace { id: (stat.st_dev, stat.st_ino), fd })
     }
 
-    /// The namespace of this process. A supervisor is in the host's.
+    /// The PID namespace of this process. A supervisor is in the host's.
     pub(crate) fn own() -> io::Result<Namespace> {
         Namespace::new(fs::File::open("/proc/self/ns/pid")?.into())
     }

@@ -111,6 +111,7 @@ impl<'a> PidLookup<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::thread::tests::Worker;
     use std::process::{Child, Command, Stdio};
 
     /// A process that is PID 1 of a new namespace, and one below it.
@@ -129,10 +130,7 @@ mod tests {
 
     #[test]
     fn kernel_and_proc_lookup_agree() {
-        let Some(mut children) = spawn_nested() else {
-            println!("skipped: only root makes PID namespaces");
-            return;
-        };
+        let Some(mut children) = spawn_nested() else { return println!("skipped: only root makes PID namespaces") };
         let pids: Vec<HostPid> = children.iter().map(|child| host(child.id())).collect();
         let namespace =
             of_process(pids[1]).and_then(|folder| folder.pid_namespace()).and_then(Namespace::new).expect("theirs");
@@ -166,13 +164,8 @@ mod tests {
 
     #[test]
     fn thread_is_no_process() {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-            let _ = stopped.recv();
-        });
-        let thread_id = host(receiver.recv().expect("its number"));
+        let worker = Worker::start();
+        let thread_id = host(worker.tid.get());
         let (own, cache) = (Namespace::own().expect("ours"), ProcessCache::default());
         for method in [Lookup::Proc, Lookup::of_this_kernel()] {
             let lookup = PidLookup::new(&own, method, &cache);
@@ -180,7 +173,5 @@ mod tests {
             let same = ViewPid::new(std::process::id());
             assert_eq!(lookup.view_of(host(std::process::id())), same, "{method:?}");
         }
-        drop(stop);
-        let _ = thread.join();
     }
 }

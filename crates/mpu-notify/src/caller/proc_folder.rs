@@ -2,7 +2,7 @@
 
 use crate::kernel::Tid;
 use mpu_core::HostPid;
-pub(crate) use mpu_host::folder::{Folder, device, is_driver_device};
+pub(crate) use mpu_host::folder::{Folder, device, field, is_driver_device};
 use std::io;
 
 /// The folder of the thread that has this TID now.
@@ -22,9 +22,4 @@ const TUNER_MAJOR: u32 = 212;
 /// size of `NV_ESC_RM_GET_EVENT_DATA`.
 pub(crate) fn is_tuner_device(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == TUNER_MAJOR)
-}
-
-/// The value of a field of a `status` file.
-pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

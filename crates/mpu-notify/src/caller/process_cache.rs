@@ -157,17 +157,17 @@ mod tests {
     fn process_without_driver_fd_owns_no_client() {
         let (mut child, pid) = sleep();
         let cache = ProcessCache::default();
-        assert!(!cache.uses_driver(pid, &Look::new()), "it has no descriptor of the driver's");
+        assert!(!cache.uses_driver(pid, &Look::default()), "it has no descriptor of the driver's");
         // As if it had had one.
         let process = lock(&cache.entries).processes.get(&pid).cloned().expect("held");
         *process.driver_use.lock().expect("ours") = DriverUse::Yes;
-        assert!(cache.uses_driver(pid, &Look::new()), "its clients may still exist");
+        assert!(cache.uses_driver(pid, &Look::default()), "its clients may still exist");
         child.kill().expect("ours");
         let ended = Instant::now();
         while process.is_alive() && ended.elapsed().as_secs() < 5 {}
-        assert!(cache.uses_driver(pid, &Look::new()), "a zombie's descriptors cannot be read");
+        assert!(cache.uses_driver(pid, &Look::default()), "a zombie's descriptors cannot be read");
         child.wait().expect("ours");
-        assert!(!cache.uses_driver(pid, &Look::new()), "it is gone");
+        assert!(!cache.uses_driver(pid, &Look::default()), "it is gone");
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
             pids.iter().filter(|pid| is_known(pid)).count()
         };
         assert_eq!(entries(&cache), 1, "what is looked at in part is not known");
-        assert!(pids.iter().all(|pid| !cache.uses_driver(*pid, &Look::new())));
+        assert!(pids.iter().all(|pid| !cache.uses_driver(*pid, &Look::default())));
         assert_eq!(entries(&cache), 3);
         for child in &mut children {
             child.kill().expect("ours");
@@ -207,11 +207,11 @@ mod tests {
         // As if it had opened and closed the driver.
         *one.live(pid).expect("held").driver_use.lock().expect("ours") = DriverUse::Yes;
         assert!(other.live(pid).is_none(), "not in this cache yet");
-        assert!(other.uses_driver(pid, &Look::new()), "seen once is seen");
+        assert!(other.uses_driver(pid, &Look::default()), "seen once is seen");
         assert_eq!(all.count(), 1, "one descriptor for both");
         child.kill().expect("ours");
         child.wait().expect("ours");
-        assert!(!other.uses_driver(pid, &Look::new()), "it is gone");
+        assert!(!other.uses_driver(pid, &Look::default()), "it is gone");
         drop((one, other));
         assert_eq!(all.count(), 0);
     }

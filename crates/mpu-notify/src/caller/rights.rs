@@ -139,8 +139,7 @@ mod tests {
     #[test]
     fn act_as_takes_caller_rights_and_restores_own() {
         if !geteuid().is_root() {
-            println!("skipped: only root can act as another user");
-            return;
+            return println!("skipped: only root can act as another user");
         }
         let own = OwnRights::of_now().expect("our own");
         let before = (geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours"));
@@ -163,8 +162,7 @@ mod tests {
     #[test]
     fn act_as_root_without_capabilities_has_none() {
         if !geteuid().is_root() {
-            println!("skipped: only root can act as another user");
-            return;
+            return println!("skipped: only root can act as another user");
         }
         let own = OwnRights::of_now().expect("our own");
         let none = CapabilitySet::empty();

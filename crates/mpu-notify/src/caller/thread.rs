@@ -187,12 +187,10 @@ fn raw_tid(tid: Tid) -> io::Result<Pid> {
     Pid::from_raw(tid.get() as i32).ok_or(io::ErrorKind::InvalidInput.into())
 }
 
-/// Identity of this process's user namespace for [`Caller::rights`], and its open file. While the file is open, the kernel does not
-/// create its inode for each read, which halves the cost of a read.
-pub(crate) fn own_user_namespace() -> io::Result<((u64, u64), OwnedFd)> {
-    let file = std::fs::File::open("/proc/self/ns/user")?;
-    let stat = rustix::fs::fstat(&file)?;
-    Ok(((stat.st_dev, stat.st_ino), file.into()))
+/// This process's user namespace, for [`Caller::rights`]. While it is open, the kernel does not create its inode for each read, which
+/// halves the cost of a read.
+pub(crate) fn own_user_namespace() -> io::Result<Namespace> {
+    Namespace::new(std::fs::File::open("/proc/self/ns/user")?.into())
 }
 
 /// Device number of an open character device. Does not call the file system.
@@ -214,4 +212,4 @@ fn has_pidfd_info_leak(release: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

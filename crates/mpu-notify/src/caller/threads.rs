@@ -104,16 +104,12 @@ pub(crate) fn other_threads(process: HostPid, limit: usize) -> Vec<HostPid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::thread::tests::Worker;
 
     #[test]
     fn reported_thread_resolves_to_its_process() {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-            let _ = stopped.recv();
-        });
-        let thread_id = receiver.recv().ok().and_then(HostPid::new).expect("its number");
+        let worker = Worker::start();
+        let thread_id = HostPid::new(worker.tid.get()).expect("a number");
         let own = HostPid::new(std::process::id()).expect("a PID");
         let call = |reports_tids, once: bool| CallThreads {
             reports_tids,
@@ -126,8 +122,6 @@ mod tests {
         assert_eq!(list.process_of(own), None, "one row for one process");
         assert!(other_threads(own, 4096).contains(&thread_id) && !other_threads(own, 4096).contains(&own));
         assert_eq!(other_threads(own, 1).len(), 1);
-        drop(stop);
-        let _ = thread.join();
     }
 
     #[test]

@@ -132,7 +132,7 @@ mod tests {
         let view = ViewPid::new(own.get()).expect("a PID");
         let translate = |driver_users| {
             let threads = threads.for_call(mpu_abi::Control::GpuGetPids);
-            let map = Resolved { threads, driver_users, look: Look::new(), view: View::Host };
+            let map = Resolved { threads, driver_users, look: Look::default(), view: View::Host };
             (map.view_of(own), map.host_of(view))
         };
         assert_eq!(translate(None), (Some(view), Some(own)));

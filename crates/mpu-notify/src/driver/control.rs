@@ -20,7 +20,7 @@ use std::io;
 
 /// Statuses of the driver (nvstatuscodes.h).
 pub(crate) const NV_ERR_INVALID_ADDRESS: u32 = 0x1e;
-const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
+pub(crate) const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 const NV_ERR_OBJECT_NOT_FOUND: u32 = 0x57;
 
 /// Our memory for the parameters of controls.
@@ -158,7 +158,7 @@ impl<'a> ControlCall<'a> {
             threads: self.setting.threads.for_call(self.row.control),
             // The times of an accounting record identify its process.
             driver_users: (!is_accounting).then_some(self.cache),
-            look: Look::new(),
+            look: Look::default(),
             view,
         };
         let argument = Argument { cmd: self.request.cmd(), params: self.params_address, size: self.size };

@@ -60,7 +60,7 @@ impl Event<'_> {
             return self.setting.counters.pass(Reason::Exempt);
         }
         let threads = self.setting.threads.for_call(Control::MemoryLimitEvent);
-        let map = Resolved { threads, driver_users: Some(self.cache), look: Look::new(), view };
+        let map = Resolved { threads, driver_users: Some(self.cache), look: Look::default(), view };
         if let Some((control, outcome)) = translate_event(bytes, &map) {
             self.setting.counters.count(control, outcome);
         }

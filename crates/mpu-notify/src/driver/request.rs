@@ -7,10 +7,11 @@ use crate::bytes::{read_u32, read_u64, write_u32, write_u64};
 use crate::caller::proc_folder::{is_driver_device, is_tuner_device};
 use crate::caller::thread::Caller;
 use crate::counters::Counters;
-use crate::filter::{CONTROL, EVENT, REQUEST_MASK, WRAPPED};
 use crate::kernel::Tid;
 use crate::sys::{self, Answer, seccomp_notif};
-use mpu_abi::ioctl::{RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE, nvos41, nvos54, xfer};
+use mpu_abi::ioctl::{
+    CONTROL, EVENT, REQUEST_MASK, RM_CONTROL_SIZE, RM_EVENT_SIZE, WRAPPED, XFER_SIZE, nvos41, nvos54, xfer,
+};
 use mpu_abi::{Control, ControlCmd};
 use mpu_core::Reason;
 use std::io;

@@ -72,6 +72,7 @@ fn add(total: &mut [u8], amounts: &[u8], entry: &Entry) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::thread::tests::Worker;
     use mpu_abi::{Control, Layout, ROWS, Release, RowId, history, row_of};
 
     /// Numbers from the headers, independent of the row.
@@ -92,13 +93,8 @@ mod tests {
 
     #[test]
     fn process_amount_is_sum_of_its_threads() {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-            let _ = stopped.recv();
-        });
-        let thread_id = receiver.recv().expect("its number");
+        let worker = Worker::start();
+        let thread_id = worker.tid.get();
         for (release, stride) in [(418, 40), (470, 48), (570, 72)] {
             let mut params = vec![0; FIRST + MOST * stride];
             write_u32(&mut params, 0, 3);
@@ -142,8 +138,6 @@ mod tests {
             }
             assert_eq!(params[FIRST + stride..], before[FIRST + stride..], "the others are as they were");
         }
-        drop(stop);
-        let _ = thread.join();
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::caller::process_cache::ProcessCache;
 use crate::caller::rights::Rights;
 use crate::caller::thread::{Caller, character_device, is_open};
 use crate::caller::view::View;
-use crate::driver::control::{ControlCall, Scratch};
+use crate::driver::control::{ControlCall, NV_ERR_NOT_SUPPORTED, Scratch};
 use crate::driver::event::Event;
 use crate::driver::file::Driver;
 use crate::driver::request::{Disposition, Operation, Request, may_be_tuner_request};
@@ -23,9 +23,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// The driver's status for an unknown control (nvstatuscodes.h).
-const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 
 /// One worker thread's state for answering notifications.
 pub(crate) struct NotificationHandler {
@@ -75,7 +72,7 @@ impl NotificationHandler {
         if caller.namespace.id() == setting.host.id() && is_waiting() {
             return Err(Disposition::Continue);
         }
-        let (rights, process) = caller.rights(setting.user_namespace.0)?;
+        let (rights, process) = caller.rights(setting.user_namespace.id())?;
         let memory = CallerMemory { memory: caller.memory()?, is_waiting: &is_waiting };
         let number = notification.data.args[0] as i32;
         // Before the descriptor is copied: closing a file of another kind can block for ever.

@@ -208,8 +208,7 @@ mod tests {
     #[test]
     fn calls_killed_before_receipt_are_charged() {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: only root can answer for others");
-            return;
+            return println!("skipped: only root can answer for others");
         }
         let (sender, receiver) = channel();
         let (stop, stopped) = channel::<()>();

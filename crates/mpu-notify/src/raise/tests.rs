@@ -91,7 +91,7 @@ fn lower_reports_remaining_containers() {
 fn installed_unit_is_started_by_systemd() {
     let fake = FakeHost::in_order();
     fake.write("/usr/lib/systemd/system/mpu-notify.service", "");
-    assert!(!systemd_has_unit(&fake.host()), "systemd does not run");
+    assert!(!systemd::has_unit(&fake.host(), UNIT), "systemd does not run");
     std::fs::create_dir_all(fake.host().at("/run/systemd/system")).expect("made");
     let request = fake.host().at("/request");
     fake.tool(

@@ -1,7 +1,7 @@
 //! The supervisor process: takes over from the previous supervisor, accepts new listeners and answers root's requests.
 
 use crate::caller::pid_lookup::Lookup;
-use crate::client::State;
+use crate::client::{Reply, State};
 use crate::counters::{COUNTERS, Counters};
 use crate::error::NotifyError;
 use crate::listener::message;
@@ -77,14 +77,6 @@ struct Daemon {
     open_connections: Arc<AtomicU64>,
     /// Connections whose thread could not be started.
     pending: Mutex<Vec<(String, Arc<UnixStream>)>>,
-}
-
-/// Reply to a request, as JSON.
-#[derive(Serialize)]
-struct Reply {
-    ok: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
 }
 
 /// Runs the supervisor until it is retired or replaced.
@@ -331,8 +323,7 @@ impl Daemon {
     }
 
     fn set_policy(&self, text: &str) -> Result<(), String> {
-        self.registry.setting.set_rules(text).map_err(|bad| format!("line {} is no rule", bad.line))?;
-        Ok(())
+        self.registry.setting.set_rules(text).map_err(|bad| format!("line {} is no rule", bad.line))
     }
 
     fn set_budget(&self, text: &str) -> Result<(), String> {

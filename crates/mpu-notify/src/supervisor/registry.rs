@@ -139,7 +139,13 @@ impl Registry {
     fn start_thread(self: &Arc<Registry>, listener: &Arc<Listener>, thread: usize) -> io::Result<()> {
         let registry = self.clone();
         let on_end = move |listener: &Listener| {
-            registry.remove(&mut lock(&registry.listeners), listener);
+            let mut listeners = lock(&registry.listeners);
+            listeners.remove(&listener.index);
+            if registry.is_stored {
+                // With the lock: the next listener may get the same name.
+                fd_store::forget(&stored_name(listener.index, &listener.name));
+            }
+            drop(listeners);
             registry.signal_change();
         };
         start_thread(listener, &self.setting, &self.journal, thread, on_end)
@@ -152,18 +158,6 @@ impl Registry {
         pending.sort_by_key(|(_, thread)| *thread);
         pending.retain(|(listener, thread)| self.start_thread(listener, *thread).is_err());
         !pending.is_empty()
-    }
-
-    /// Needs the lock: the next listener may get the same name.
-    fn remove(&self, listeners: &mut BTreeMap<usize, Arc<Listener>>, listener: &Listener) {
-        listeners.remove(&listener.index);
-        self.forget(&stored_name(listener.index, &listener.name));
-    }
-
-    fn forget(&self, kept: &str) {
-        if self.is_stored {
-            fd_store::forget(kept);
-        }
     }
 
     /// Wakes the supervisor's main thread.

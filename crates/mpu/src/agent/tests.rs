@@ -4,14 +4,11 @@ use super::*;
 use crate::cluster::fake::FakeCluster;
 use crate::probe::ProbeError;
 use mpu_engine::module::load::fake::FakeKernel;
-use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::raise::fake::{BUILDS_BOTH, Setup};
 use mpu_engine::module::state;
 use mpu_host::host::fake::FakeHost;
 use mpu_notify::fake::FakeSupervisor;
 use std::cell::{Cell, RefCell};
-
-const BUILDS_BOTH: &str =
-    r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
 
 /// The measured value, the number of measurements, and the log.
 struct Fixture {

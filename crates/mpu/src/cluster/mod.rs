@@ -11,31 +11,19 @@ pub use event::Event;
 
 use std::collections::BTreeMap;
 
-/// The requests of an agent to its cluster.
+/// The requests of an agent to its cluster. Each fails if the API server cannot be reached, or refuses.
 pub trait Cluster {
     /// The labels of this node.
-    ///
-    /// # Errors
-    /// When the API server cannot be reached, or refuses.
     fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError>;
 
     /// The uids of the pods on this node that are in the namespace and have the labels (`KEY=VALUE,…`).
-    ///
-    /// # Errors
-    /// When the API server cannot be reached, or refuses.
     fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError>;
 
     /// The count and the first time of this reason's Event, which any agent of this node may have sent. None without
     /// such an Event.
-    ///
-    /// # Errors
-    /// When the API server cannot be reached, or refuses.
     fn find_event(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError>;
 
     /// Creates an Event on this node, or updates the one of the same reason.
-    ///
-    /// # Errors
-    /// When the API server cannot be reached, or refuses.
     fn apply_event(&self, event: &Event) -> Result<(), ClusterError>;
 }
 

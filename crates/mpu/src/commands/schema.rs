@@ -1,7 +1,7 @@
 //! `mpu schema`: the JSON Schema (draft 2020-12) of each command's output, derived from the reports' types. Unknown
 //! fields are valid, because a later version may add some.
 
-use super::{ANSWERS, CommandSchema};
+use super::{ANSWERS, Answers};
 use crate::report::{Envelope, Failure, Report, SCHEMA};
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -19,7 +19,7 @@ struct Nothing {}
 
 /// The commands that answer in JSON, in the order of `mpu --help`.
 pub fn commands() -> impl Iterator<Item = &'static str> {
-    ANSWERS.iter().map(|row| row.name)
+    ANSWERS.iter().map(|(name, _)| *name)
 }
 
 pub fn list() -> String {
@@ -33,25 +33,25 @@ pub fn render(command: &str) -> Option<String> {
 }
 
 pub(super) fn value_of(command: &str) -> Option<Value> {
-    ANSWERS.iter().find(|row| row.name == command).map(|row| schema(row).into())
+    ANSWERS.iter().find(|(name, _)| *name == command).map(|answers| schema(answers).into())
 }
 
-fn schema(row: &CommandSchema) -> Schema {
+fn schema((name, reports): &Answers) -> Schema {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let mut generator = settings.with_transform(RecursiveTransform(open)).into_generator();
     let mut schema = Envelope::<Nothing>::json_schema(&mut generator);
     let failure = generator.subschema_for::<Failure>();
-    let report = match (row.reports)(&mut generator).as_slice() {
+    let report = match reports(&mut generator).as_slice() {
         [] => json_schema!(false),
         [report] => report.clone(),
         several => json_schema!({ "anyOf": several }),
     };
     if let Some(command) = schema.pointer_mut("/properties/command").and_then(Value::as_object_mut) {
-        command.insert("const".to_string(), row.name.into());
+        command.insert("const".to_string(), (*name).into());
     }
     schema.insert("$schema".to_string(), SchemaSettings::draft2020_12().meta_schema.into());
-    schema.insert("title".to_string(), format!("mpu {} --json, version {SCHEMA}", row.name).into());
-    let what = format!("A line that `mpu {} --json` prints on standard output. Further fields may be added.", row.name);
+    schema.insert("title".to_string(), format!("mpu {name} --json, version {SCHEMA}").into());
+    let what = format!("A line that `mpu {name} --json` prints on standard output. Further fields may be added.");
     schema.insert("description".to_string(), what.into());
     let rules = json_schema!({ "allOf": [
         {

@@ -3,7 +3,6 @@
 use super::check::{CheckResult, CheckRow};
 use mpu_engine::module::{foreign, state};
 use mpu_host::host::Host;
-use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[
     (
@@ -55,8 +54,8 @@ fn foreign_module(host: &Host) -> CheckResult {
 
 fn livepatch(host: &Host) -> CheckResult {
     let mut of_driver = None;
-    for patch in names(&host.at(PATCHES)) {
-        let functions = names(&host.at(PATCHES).join(&patch).join("nvidia"));
+    for patch in host.names(PATCHES) {
+        let functions = host.names(format!("{PATCHES}/{patch}/nvidia"));
         let needed = functions.iter().filter_map(|function| function.split(',').next()).find(|f| NEEDED.contains(f));
         if let Some(function) = needed {
             return CheckResult::broken(
@@ -76,14 +75,6 @@ fn livepatch(host: &Host) -> CheckResult {
             "sudo mpu probe   # says whether the change affects containers",
         ),
     }
-}
-
-/// The names in a directory, sorted; empty if it does not exist.
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort_unstable();
-    names
 }
 
 fn redirects(host: &Host) -> CheckResult {

@@ -158,8 +158,7 @@ fn headers(host: &Host) -> CheckResult {
 
 fn next_kernel(host: &Host) -> CheckResult {
     let Ok(running) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
-    let names = fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
-    let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut releases = host.names("/lib/modules");
     releases.sort_by_cached_key(|release| (kernel_release::numbers(release), release.clone()));
     let is_newer = |release: &String| kernel_release::numbers(release) > kernel_release::numbers(&running);
     let Some(newest) = releases.pop().filter(is_newer) else {

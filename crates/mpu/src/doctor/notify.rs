@@ -17,8 +17,9 @@ use mpu_host::host::{Host, INIT_PID_NAMESPACE};
 use mpu_notify::LOG;
 use mpu_notify::MOST_COUNTED;
 use mpu_notify::client;
-use mpu_notify::raise::{UNIT, is_stale, systemd_has_unit, unfit};
+use mpu_notify::raise::{UNIT, is_stale, unfit};
 use mpu_notify::supervisor::keeper;
+use mpu_notify::systemd;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -125,7 +126,7 @@ fn keeper(host: &Host) -> CheckResult {
     if fs::symlink_metadata(host.at("/run/mpu/notify/keeper.sock")).is_err() {
         return CheckResult::ok(UNIT);
     }
-    let fix = match systemd_has_unit(host) {
+    let fix = match systemd::has_unit(host, UNIT) {
         true => "sudo mpu status   # when it counts no container: sudo mpu down && sudo mpu up",
         false => "sudo mpu install   # installs the unit; then, when no container needs it, mpu down && mpu up",
     };
@@ -164,14 +165,12 @@ fn restarts(host: &Host) -> CheckResult {
 }
 
 fn rootless(host: &Host) -> CheckResult {
-    let users = fs::read_dir(host.at("/run/user")).into_iter().flatten().flatten();
-    let has = |folder: &Path| ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists());
-    let mut users: Vec<String> = users
-        .filter(|user| has(&user.path()))
-        .map(|user| user.file_name().to_string_lossy().into_owned())
-        .filter(|user| user != "0")
-        .collect();
-    users.sort();
+    let has_engine = |user: &String| {
+        let folder = host.at("/run/user").join(user);
+        ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists())
+    };
+    let mut users = host.names("/run/user");
+    users.retain(|user| user != "0" && has_engine(user));
     match users.as_slice() {
         [] => CheckResult::ok("none"),
         users => CheckResult::attention(

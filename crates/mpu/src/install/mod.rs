@@ -327,7 +327,6 @@ pub fn package(host: &Host) -> Option<Package> {
 }
 
 fn has_dkms_sources(host: &Host) -> bool {
-    let folders = fs::read_dir(host.at("/usr/src")).into_iter().flatten().flatten();
-    let is_ours = |folder: &fs::DirEntry| folder.file_name().to_string_lossy().starts_with("mpu-");
-    folders.filter(is_ours).any(|folder| folder.path().join("dkms.conf").is_file())
+    let mut ours = host.names("/usr/src").into_iter().filter(|name| name.starts_with("mpu-"));
+    ours.any(|name| host.at("/usr/src").join(name).join("dkms.conf").is_file())
 }

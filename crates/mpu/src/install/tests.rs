@@ -4,7 +4,7 @@ use super::journal::{self, JournalState};
 use super::plan::{Kind, sha256};
 use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
-use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::raise::fake::{BUILDS_BOTH, Setup};
 use mpu_engine::module::state::ARMED;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -59,8 +59,7 @@ impl Node {
         for (tool, body) in [("dkms", DKMS), ("systemctl", SYSTEMCTL), ("udevadm", SYSTEMCTL)] {
             fake.tool(tool, &body.replace("ROOT", &root));
         }
-        let both = r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#;
-        fake.tool("make", both);
+        fake.tool("make", BUILDS_BOTH);
         for folder in ["run/systemd/system", "etc", "etc/on", "etc/runs"] {
             fake.write(&format!("/{folder}/x"), "");
         }

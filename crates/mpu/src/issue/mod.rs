@@ -138,10 +138,9 @@ fn host(host: &Host) -> String {
 
 /// The driver's model names, with the number of GPUs of each.
 fn models(host: &Host) -> BTreeMap<String, usize> {
-    let entries = std::fs::read_dir(host.at("/proc/driver/nvidia/gpus")).into_iter().flatten().flatten();
     let mut models = BTreeMap::new();
-    for entry in entries.take(64) {
-        let information = Path::new("/proc/driver/nvidia/gpus").join(entry.file_name()).join("information");
+    for address in host.names("/proc/driver/nvidia/gpus").iter().take(64) {
+        let information = format!("/proc/driver/nvidia/gpus/{address}/information");
         let text = String::from_utf8_lossy(&host.beginning(information, 4096).unwrap_or_default()).into_owned();
         if let Some(model) = text.lines().find_map(|line| line.strip_prefix("Model:")) {
             *models.entry(model.trim().to_string()).or_default() += 1;

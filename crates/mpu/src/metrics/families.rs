@@ -3,22 +3,13 @@
 //!
 //! Names and labels are stable: none is renamed or removed.
 
-/// What kind of number a metric is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What kind of number a metric is, with its word in the exposition format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     Gauge,
     /// Only rises, or restarts at zero.
     Counter,
-}
-
-impl Kind {
-    /// As the exposition format writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
-        }
-    }
 }
 
 #[derive(Debug, PartialEq, Eq)]

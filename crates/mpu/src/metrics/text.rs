@@ -80,7 +80,7 @@ impl Rows<'_> {
         let Family { name, kind, help, .. } = self.family;
         if !self.begun {
             self.begun = true;
-            let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
+            let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         }
         self.out.push_str(name);
         self.out.push_str(&labels.0);

@@ -2,9 +2,8 @@
 //! regular file.
 
 use super::error::MetricsError;
-use mpu_os::file::{Mode, replace_file_atomically};
+use mpu_os::file::{Mode, is_at, replace_file_atomically};
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A written page. Its file stays open, so that no other file gets the inode number.
@@ -14,9 +13,7 @@ pub struct WrittenPage(File);
 impl WrittenPage {
     /// Removes the page, unless another program has replaced the file.
     pub fn remove(&self, path: &Path) {
-        let file_id = |of: fs::Metadata| (of.dev(), of.ino());
-        let there = fs::symlink_metadata(path).map(file_id);
-        if there.is_ok_and(|there| self.0.metadata().map(file_id).is_ok_and(|first| first == there)) {
+        if is_at(&self.0, path) {
             let _ = fs::remove_file(path);
         }
     }
@@ -34,7 +31,7 @@ pub fn write(path: &Path, page: &[u8]) -> Result<WrittenPage, MetricsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     #[test]
     fn written_page_is_complete_and_readable() {

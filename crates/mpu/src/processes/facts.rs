@@ -6,6 +6,7 @@
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::{self, Job};
 use mpu_host::containers::{self, Container};
+use mpu_host::folder::field;
 use mpu_host::host::Host;
 use mpu_host::maker::{self, Has};
 use mpu_os::deadline::within;
@@ -78,14 +79,13 @@ impl Facts {
     ) -> Option<Facts> {
         let host = context.host;
         let status = status_of(host, pid);
-        let value = |key: &str| value_in(&status, key);
         let cgroups = containers::cgroups_at(host, folder);
         let command = (context.depth != Depth::Owner).then(|| shared.command(host, folder)).flatten();
         if !context.is_same_process(pid, ticks) {
             return None;
         }
         let facts = Facts {
-            container_pid: value("NSpid:").and_then(innermost),
+            container_pid: field(&status, "NSpid").and_then(innermost),
             container: cgroups.as_ref().and_then(|cgroups| context.containers.in_cgroups(cgroups)),
             job: cgroups.as_deref().and_then(cgroup::job),
             unit: cgroups.as_deref().and_then(cgroup::unit).map(str::to_string),
@@ -102,7 +102,7 @@ impl Facts {
         }
         Some(Facts {
             user: facts.uid.and_then(|uid| shared.user(host, uid)),
-            name: value("Name:").map(str::to_string),
+            name: field(&status, "Name").map(str::to_string),
             command,
             started: shared.boot(host).map(|boot| boot + ticks / TICKS_PER_SECOND),
             ..facts
@@ -225,12 +225,8 @@ fn status_of(host: &Host, pid: HostPid) -> String {
     String::from_utf8_lossy(&status).into_owned()
 }
 
-fn value_in<'a>(status: &'a str, key: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
-}
-
 fn user_in(status: &str) -> Option<u32> {
-    value_in(status, "Uid:")?.split_whitespace().next()?.parse().ok()
+    field(status, "Uid")?.split_whitespace().next()?.parse().ok()
 }
 
 /// The number of a process's user.
@@ -271,7 +267,7 @@ pub struct Cache {
 
 impl Cache {
     pub fn new(depth: Depth) -> Cache {
-        Cache { depth, makers: maker::Look::new, facts_by_pid: HashMap::new(), shared: SharedFacts::default() }
+        Cache { depth, makers: maker::Look::default, facts_by_pid: HashMap::new(), shared: SharedFacts::default() }
     }
 
     /// For tests: with another device in place of the driver's.

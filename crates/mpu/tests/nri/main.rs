@@ -419,8 +419,7 @@ fn invalid_options_and_socket_have_exit_codes() {
         assert_eq!(done.status.code(), Some(2), "{line:?}");
     }
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become another user");
-        return;
+        return println!("skipped: only root can become another user");
     }
     let dir = TestDir::new();
     let _engine = Engine::at(&dir.socket());

@@ -4,6 +4,7 @@ use super::*;
 use crate::module::state::{self, ARMED};
 use mpu_host::host::fake::{FakeHost, RELEASE};
 use rustix::fs::{FileType, Mode};
+use std::fs;
 
 /// The owner of a fake `/sys/module/mpu`, and of `mpu_next`.
 fn check(files: &[(&str, &str)], expected: Presence) {

@@ -7,6 +7,9 @@ use super::super::state::ARMED;
 use mpu_host::host::fake::FakeHost;
 
 const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;
+/// A `make` that builds both modules.
+pub const BUILDS_BOTH: &str =
+    r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo $m >"${a#M=}/$m.ko"; done;; esac; done"#;
 
 pub struct Setup {
     pub fake: FakeHost,

@@ -1,6 +1,6 @@
 //! Raises the module on fake hosts, and ends early at each place.
 
-use super::fake::Setup;
+use super::fake::{BUILDS_BOTH, Setup};
 use super::*;
 use crate::module::load::fake::FakeKernel;
 use crate::module::prebuilt::FOLDERS;
@@ -131,8 +131,6 @@ fn refused_stored_module_is_rebuilt_once() {
 
 #[test]
 fn locked_kernel_gets_modules_signed_with_owners_key() {
-    const BUILDS_BOTH: &str =
-        r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo $m >"${a#M=}/$m.ko"; done;; esac; done"#;
     const SIGNS: &str = "printf '~Module signature appended~\\n' >>\"$4\"";
     let s = Setup::new();
     s.fake.tool("make", BUILDS_BOTH);

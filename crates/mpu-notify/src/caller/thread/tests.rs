@@ -6,7 +6,7 @@ use rustix::thread::Gid;
 #[test]
 fn caller_rights_match_kernels_status() {
     let mut caller = Caller::open(Tid::of_this_thread(), None).expect("our own folder");
-    let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
+    let (rights, process) = caller.rights(own_user_namespace().expect("ours").id()).expect("our own status");
     assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
     assert_eq!(process, rustix::process::getpid());
     let ours = rustix::thread::capabilities(None).expect("our own").effective;
@@ -19,15 +19,15 @@ fn caller_rights_match_kernels_status() {
     );
 }
 
-/// A thread that runs closures sent to it.
-struct Worker {
-    tid: Tid,
+/// A thread that runs closures sent to it. It ends when this is dropped, a moment later.
+pub(crate) struct Worker {
+    pub(crate) tid: Tid,
     order: std::sync::mpsc::Sender<fn()>,
     done: std::sync::mpsc::Receiver<Tid>,
 }
 
 impl Worker {
-    fn start() -> Worker {
+    pub(crate) fn start() -> Worker {
         let (done_sender, done) = std::sync::mpsc::channel();
         let (order, orders) = std::sync::mpsc::channel::<fn()>();
         std::thread::spawn(move || {
@@ -50,13 +50,12 @@ impl Worker {
 fn dropped_rights_are_seen_on_next_call() {
     use rustix::thread::{set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become another user");
-        return;
+        return println!("skipped: only root can become another user");
     }
     let worker = Worker::start();
     let tid = worker.tid;
     let mut caller = Caller::open(tid, None).expect("it lives");
-    let user_namespace = own_user_namespace().expect("ours").0;
+    let user_namespace = own_user_namespace().expect("ours").id();
     let mut rights = || {
         assert!(caller.is_same_thread(tid) || caller.pidfd.is_none());
         caller.rights(user_namespace).expect("its status").0
@@ -102,22 +101,15 @@ fn only_leaking_kernel_releases_are_detected() {
 
 #[test]
 fn thread_keeps_identity_until_it_ends() {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let _ = sender.send(Tid::of_this_thread());
-        let _ = stopped.recv();
-    });
-    let tid = receiver.recv().expect("its number");
+    let worker = Worker::start();
+    let tid = worker.tid;
     let mut caller = Caller::open(tid, None).expect("it lives");
     if caller.pidfd.is_none() {
         println!("skipped: this kernel has no descriptors of threads: Linux 6.9");
     } else {
         assert!(caller.is_same_thread(tid) && !caller.is_same_thread(Tid::of_this_thread()));
     }
-    drop(stop);
-    let _ = thread.join();
-    // A joined thread may still be ending in the kernel.
+    drop(worker);
     let ended = std::time::Instant::now();
     while caller.is_same_thread(tid) && ended.elapsed().as_secs() < 5 {}
     assert!(!caller.is_same_thread(tid), "its number can be another's by now");
@@ -148,10 +140,7 @@ fn bytes_read() -> Option<u64> {
 fn refusal_of_epoll_reads_little() {
     use rustix::event::{EventfdFlags, epoll, eventfd};
     use std::os::fd::AsRawFd;
-    let Some(before) = bytes_read() else {
-        println!("skipped: this kernel does not count what is read");
-        return;
-    };
+    let Some(before) = bytes_read() else { return println!("skipped: this kernel does not count what is read") };
     let many = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
     let watched: Vec<OwnedFd> = (0..200).map(|_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).collect();
     for fd in &watched {

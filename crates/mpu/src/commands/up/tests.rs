@@ -5,7 +5,7 @@ use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::proof::ProbeFn;
 use mpu_engine::module::proof::fake::{cannot, misses, only_enters, translates};
 use mpu_engine::module::raise::ModuleOptions;
-use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::raise::fake::{BUILDS_BOTH, Setup};
 use mpu_engine::module::record::Record;
 use mpu_engine::module::{sources, state};
 use mpu_host::config::{EngineSetting, FILE};
@@ -166,11 +166,9 @@ fn module_loads_only_with_valid_policy() {
 
 #[test]
 fn replace_option_replaces_other_version() {
-    const BUILDS: &str =
-        r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#;
     let s = Setup::new();
     s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
-    s.fake.tool("make", BUILDS);
+    s.fake.tool("make", BUILDS_BOTH);
     let module = ModuleOptions { replace: true, ..s.options() };
     let options = UpOptions { module, ..UpOptions::default() };
     let done = up_with(&s, &s.kernel(), options.clone()).expect("replaced");
