@@ -62,7 +62,6 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     if getrlimit(Resource::Nofile).current.is_some_and(|limit| limit <= u64::from(SOCKET.unsigned_abs())) {
         return Err(failed(io::Error::from_raw_os_error(libc::EMFILE)));
     }
-    let (own_end, child_end) = UnixStream::pair().map_err(failed)?;
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err(NotifyError::NotRoot);
     }

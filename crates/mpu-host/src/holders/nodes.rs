@@ -106,7 +106,7 @@ impl<'a> Nodes<'a> {
     /// With these majors as the driver's.
     #[cfg(test)]
     pub fn with_majors(host: &'a Host, majors: BTreeMap<u32, String>) -> Nodes<'a> {
-        Nodes { majors, ..Nodes::of(host, gpus(host)) }
+        Nodes { majors, ..Nodes::of(host, describe_gpus(host, read).0) }
     }
 
     /// The node with this number, if it is the driver's.
