@@ -24,9 +24,9 @@ use crate::guest::{self, Job, image};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::print_progress;
-use crate::skips::skip_or_fail;
+use crate::skips::{self, skip_or_fail};
 use crate::{
-    apt, chart, cluster, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup,
+    chart, cluster, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup,
 };
 use clock::{Clock, Lane};
 use matrix::{Guest, Matrix};
@@ -315,8 +315,7 @@ fn build_flavours(full: bool, tally: &mut Tally) -> Result<bool> {
         let kernel = match kernels::ready(&name) {
             Ok(kernel) => kernel,
             Err(error) => {
-                let ending = if apt::is_unreachable(&error) { Ending::Skip } else { Ending::Fail };
-                tally.check(&format!("headers of {name}"), ending, &format!("{error:#}"));
+                tally.check(&format!("headers of {name}"), skips::ending(&error), &format!("{error:#}"));
                 continue;
             }
         };
