@@ -27,6 +27,6 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     } else {
         tally.check("packages for arm64", Ending::Skip, "minutes of compiling: `./x test --full`");
     }
-    results.iter().for_each(|(name, ending, why)| tally.check(name, *ending, why));
+    results.iter().for_each(|(name, faults)| tally.faults(name, faults));
     Ok(())
 }

@@ -21,6 +21,7 @@ use clap::ValueEnum;
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, Job, image};
+use crate::kernels::Kernel;
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::print_progress;
@@ -286,13 +287,10 @@ fn build_modules(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for arch in Arch::ALL {
         let faults = kmod::faults(arch, &kmod::build(arch)?)?;
-        tally.check(&arch.named("kernel object"), ending(faults.is_empty()), &faults.join("; "));
+        tally.faults(&arch.named("kernel object"), &faults);
         all_built &= faults.is_empty();
         for name in kernels::debian(arch)?.iter().filter(|_| faults.is_empty()) {
-            let kernel = kernels::ready(name)?;
-            let built = image::mpu_module(&kernel, None).err().map(|error| format!("{error:#}"));
-            all_built &= built.is_none();
-            tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
+            all_built &= build_module(&kernels::ready(name)?, tally);
         }
     }
     if all_built {
@@ -303,25 +301,26 @@ fn build_modules(full: bool, tally: &mut Tally) -> Result<bool> {
         let thunks: Vec<&str> = left.iter().map(String::as_str).filter(|name| name.contains("return_thunk")).collect();
         let known = left.iter().any(|name| name == "register_kprobe");
         let text = format!("leaves {} to the kernel", if known { thunks.join(", ") } else { left.join(", ") });
-        tally.check("mpu.ko for a kernel without return thunks", ending(known && thunks.is_empty()), &text);
+        let fault = (!known || !thunks.is_empty()).then_some(text);
+        tally.faults("mpu.ko for a kernel without return thunks", fault.as_slice());
     }
     Ok(all_built)
+}
+
+fn build_module(kernel: &Kernel, tally: &mut Tally) -> bool {
+    let fault = image::mpu_module(kernel, None).err().map(|error| format!("{error:#}"));
+    tally.faults(&format!("mpu.ko for {}", kernel.release), fault.as_slice());
+    fault.is_none()
 }
 
 /// Builds the module for kernels that no guest boots. If a kernel's headers cannot be downloaded, it is skipped and counted.
 fn build_flavours(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for name in kernels::flavours(full)? {
-        let kernel = match kernels::ready(&name) {
-            Ok(kernel) => kernel,
-            Err(error) => {
-                tally.check(&format!("headers of {name}"), skips::ending(&error), &format!("{error:#}"));
-                continue;
-            }
-        };
-        let built = image::mpu_module(&kernel, None).err().map(|error| format!("{error:#}"));
-        all_built &= built.is_none();
-        tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
+        match kernels::ready(&name) {
+            Ok(kernel) => all_built &= build_module(&kernel, tally),
+            Err(error) => tally.check(&format!("headers of {name}"), skips::ending(&error), &format!("{error:#}")),
+        }
     }
     Ok(all_built)
 }

@@ -16,7 +16,6 @@ use super::rpm::{self, Variant};
 use super::tree::empty_folders;
 use crate::arch::Arch;
 use crate::files::{self, below, write};
-use crate::guest::verdict::Ending;
 use crate::run::{find_program, output};
 use crate::sysroot::needed_here;
 
@@ -34,12 +33,11 @@ const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
     (None, Some("usr/lib/systemd/system-preset/"), "dpkg enables a unit by its script"),
 ];
 
-/// Runs every check on the packages in `out`, with their next releases in `newer`. Returns name, result and reason of each.
-pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(String, Ending, String)> {
+/// Runs every check on the packages in `out`, with their next releases in `newer`. Returns the faults that each found.
+pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(String, Vec<String>)> {
     let mut results = Vec::new();
     let mut record = |name: String, faults: Result<Vec<String>>| {
-        let faults = faults.unwrap_or_else(|error| vec![format!("{error:#}")]);
-        results.push((name, if faults.is_empty() { Ending::Pass } else { Ending::Fail }, faults.join("; ")));
+        results.push((name, faults.unwrap_or_else(|error| vec![format!("{error:#}")])));
     };
     for (&arch, variant) in arches.iter().flat_map(|arch| rpm::VARIANTS.map(|variant| (arch, variant))) {
         let package = out.join(rpm::file_name(variant.name, version, 1, arch));

@@ -16,7 +16,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
 use crate::files::{self, write};
-use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::programs::{Build, Profile};
 use crate::run::{output, print_progress, run};
@@ -68,8 +67,8 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     release.make(&out)?;
     println!("{}", out.display());
     let checks = check::all(&out, &newer()?, version, &release.arches);
-    let failed: Vec<_> = checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail).collect();
-    failed.iter().for_each(|(name, _, why)| println!("{name}: {why}"));
+    let failed: Vec<_> = checks.iter().filter(|(_, faults)| !faults.is_empty()).collect();
+    failed.iter().for_each(|(name, faults)| println!("{name}: {}", faults.join("; ")));
     if !failed.is_empty() || !args.twice {
         return Ok(Outcome::of(failed.is_empty()));
     }
