@@ -1,15 +1,15 @@
 //! Files and folders: text, trees, and folders of the cache that appear only when they are complete.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
 
-use crate::run::{command, output};
+use crate::run::{command, output, print_progress};
 
 pub fn read(path: &Path) -> Result<String> {
     Ok(fs_err::read_to_string(path)?)
@@ -99,23 +99,24 @@ pub fn get_or_make(
     is_whole: impl Fn(&Path) -> bool,
     make: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<PathBuf> {
-    // Two lanes of `x test` can need the same folder.
-    static PLACES: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
-    let lock = PLACES.lock().unwrap_or_else(PoisonError::into_inner).entry(place.clone()).or_default().clone();
-    let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
     if is_whole(&place) {
         return Ok(place);
     }
-    let partial = with_suffix(&place, &format!("partial-{}", std::process::id()));
+    // Two lanes of `x test`, and two runs of `x`, can need the same folder.
+    fs_err::create_dir_all(place.parent().context("no parent")?)?;
+    let lock = fs_err::File::create(with_suffix(&place, "lock"))?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        print_progress(format!("waiting for {}, which is being made", place.display()));
+        flock(&lock, FlockOperation::LockExclusive)?;
+    }
+    if is_whole(&place) {
+        return Ok(place);
+    }
+    let partial = with_suffix(&place, "partial");
     recreate(&partial)?;
     if let Err(error) = make(&partial) {
         let _ = remove(&partial);
         return Err(error);
-    }
-    // Another process may have made it meanwhile, and may use it.
-    if is_whole(&place) {
-        remove(&partial)?;
-        return Ok(place);
     }
     remove(&place)?;
     fs_err::rename(&partial, &place)?;
@@ -141,5 +142,20 @@ mod tests {
         assert!(make(true).is_err() && !place.exists());
         assert!(make(false).is_ok() && whole(&place));
         assert!(make(true).is_ok(), "it is not made again");
+    }
+
+    #[test]
+    fn simultaneous_callers_make_folder_once() {
+        let cache = tempfile::tempdir().unwrap();
+        let place = cache.path().join("6.1");
+        let made = std::sync::Mutex::new(0);
+        let make = |_: &Path| {
+            *made.lock().unwrap() += 1;
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            Ok(())
+        };
+        let get = || get_or_make(place.clone(), Path::is_dir, make).unwrap();
+        std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(get))));
+        assert_eq!(made.into_inner().unwrap(), 1);
     }
 }
