@@ -23,7 +23,7 @@ use crate::guest::verdict::{Report, Tally};
 use crate::guest::{Job, image};
 use crate::outcome::Outcome;
 use crate::programs::Build;
-use crate::run::{BuildOnce, find_program, is_root, output, print_progress, run};
+use crate::run::{BuildOnce, find_program, output, print_progress, run};
 use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
 /// Raised when the image is made differently, so that older caches are made anew.
@@ -60,21 +60,18 @@ const BUILDER: Debian = Debian {
 /// With container engines, and without a compiler.
 const ENGINES: Debian = Debian {
     name: "-engines",
-    suite: "bookworm",
-    kernel: "6.1",
     packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
     more: &["docker.io", "runc", "podman", "crun", "apparmor"],
     headers: false,
+    ..BUILDER
 };
 
 /// With Slurm, and without a compiler. slurmd needs D-Bus to get a systemd scope for its jobs.
 const BATCH: Debian = Debian {
     name: "-slurm",
-    suite: "bookworm",
-    kernel: "6.1",
     packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq,dbus",
     more: &["munge", "slurmctld", "slurmd", "slurm-client"],
-    headers: false,
+    ..ENGINES
 };
 
 /// With SELinux, on Debian 13: Debian 12's policy does not cover containers.
@@ -82,9 +79,8 @@ const LABELLED: Debian = Debian {
     name: "-selinux",
     suite: "trixie",
     kernel: "6.12",
-    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
     more: &["runc", "selinux-policy-default", "policycoreutils", "selinux-utils"],
-    headers: false,
+    ..ENGINES
 };
 
 #[derive(clap::Args)]
@@ -162,11 +158,6 @@ pub fn node(args: &Args) -> Result<Outcome> {
     }
     tally.print();
     Ok(tally.outcome())
-}
-
-/// Whether this user can make a Debian: debootstrap makes device nodes and uses chroot.
-pub fn can_bootstrap() -> bool {
-    is_root()
 }
 
 /// Downloads and makes everything for a play, so that later steps need no network.
