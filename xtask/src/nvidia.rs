@@ -73,6 +73,6 @@ mod tests {
     #[test]
     fn default_client_is_had_for_every_processor() {
         let Verb::Guest(args) = Cli::parse_from(["x", "guest"]).verb else { panic!("no guest") };
-        assert!(Arch::ALL.iter().all(|arch| versions(*arch).any(|version| version == args.client())));
+        assert!(Arch::ALL.iter().all(|arch| versions(*arch).any(|version| version == args.client)));
     }
 }
