@@ -208,6 +208,21 @@ impl Suite {
         Ok(versions)
     }
 
+    /// Keeps these files of the packages alone, each by the end of its path. Documentation can have the name of a program.
+    pub fn unpack_files(&self, packages: &[&str], names: &[impl AsRef<str>], into: &Path) -> Result<()> {
+        let unpacked = into.join("unpacked");
+        self.unpack(&packages.iter().map(ToString::to_string).collect::<Vec<_>>(), &unpacked)?;
+        let mut all = files::below(&unpacked)?;
+        all.retain(|path| !path.is_symlink() && !path.starts_with(unpacked.join("usr/share")));
+        for name in names {
+            let name: &str = name.as_ref();
+            let found = all.iter().find(|path| path.ends_with(name));
+            let found = found.with_context(|| format!("{packages:?} hold no {name}: has the archive moved on?"))?;
+            fs_err::rename(found, into.join(file_name(found)))?;
+        }
+        files::remove(&unpacked)
+    }
+
     /// Downloads the upstream sources of a package in an upstream version, and unpacks them into one folder, without Debian's patches.
     pub fn unpack_source(&self, package: &str, upstream: &str, into: &Path) -> Result<()> {
         let _guard = lock_apt();

@@ -29,12 +29,7 @@ fn programs() -> Result<PathBuf> {
         |dir| PROGRAMS.iter().all(|name| dir.join(name).is_file()),
         |partial| {
             print_progress("fetching Prometheus (19 MB)");
-            let unpacked = partial.join("unpacked");
-            Suite::open(SUITE)?.unpack(&["prometheus".to_owned()], &unpacked)?;
-            for name in PROGRAMS {
-                fs_err::rename(unpacked.join("usr/bin").join(name), partial.join(name))?;
-            }
-            files::remove(&unpacked)
+            Suite::open(SUITE)?.unpack_files(&["prometheus"], &PROGRAMS.map(|name| format!("bin/{name}")), partial)
         },
     )
 }
