@@ -93,6 +93,17 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}.{suffix}", path.display()))
 }
 
+/// Waits until no other thread or process has the lock of this file, and takes it for as long as the result lives.
+pub fn lock(file: &Path, what: &str) -> Result<fs_err::File> {
+    fs_err::create_dir_all(file.parent().context("no parent")?)?;
+    let lock = fs_err::File::create(file)?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        print_progress(format!("waiting for another run, or lane of this one: {what}"));
+        flock(&lock, FlockOperation::LockExclusive)?;
+    }
+    Ok(lock)
+}
+
 /// Returns a complete folder. If it is not complete, makes it under another name and moves it into place.
 pub fn get_or_make(
     place: PathBuf,
@@ -102,13 +113,7 @@ pub fn get_or_make(
     if is_whole(&place) {
         return Ok(place);
     }
-    // Two lanes of `x test`, and two runs of `x`, can need the same folder.
-    fs_err::create_dir_all(place.parent().context("no parent")?)?;
-    let lock = fs_err::File::create(with_suffix(&place, "lock"))?;
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        print_progress(format!("waiting for {}, which is being made", place.display()));
-        flock(&lock, FlockOperation::LockExclusive)?;
-    }
+    let _lock = lock(&with_suffix(&place, "lock"), &format!("it makes {}", place.display()))?;
     if is_whole(&place) {
         return Ok(place);
     }
