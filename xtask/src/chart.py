@@ -22,8 +22,12 @@ CHART = KUBERNETES / "chart/mpu"
 VERSION, TOOLS = sys.argv[2], Path(sys.argv[3])
 # Where to put the manifests; without it, everything is checked.
 OUT = Path(sys.argv[4]) if len(sys.argv) > 4 else None
-# The oldest release that Chart.yaml allows, some in between, and the newest of the schemas.
-RELEASES = ["1.25", "1.28", "1.30", "1.33", "1.37"]
+ABOUT = yaml.safe_load((CHART / "Chart.yaml").read_text())
+# The oldest release that the chart allows, and the newest that has schemas: 1.N.
+OLDEST = int(re.match(r">=1\.(\d+)\.", ABOUT["kubeVersion"])[1])
+NEWEST = int(kubernetes_validate.latest_version().split(".")[1])
+# A schema is read from a file of megabytes each time.
+kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
 NAMESPACE = "mpu-system"
 FOLDER = tempfile.TemporaryDirectory()
 found = []
@@ -41,6 +45,10 @@ def rendered(values, chart=CHART, name="mpu"):
             for document in yaml.safe_load_all(text):
                 if document is not None:
                     yield path, text, document
+
+
+def releases(oldest=OLDEST):
+    return [f"1.{minor}" for minor in range(oldest, NEWEST + 1)]
 
 
 @functools.cache
@@ -62,8 +70,8 @@ def check_valid(where, what, release, document):
         fault(where, f"{what}, Kubernetes {release}: {error.message} at {list(error.path)}")
 
 
-def check_objects(where, values, releases):
-    for release in releases:
+def check_objects(where, values, oldest):
+    for release in releases(oldest):
         for file, _, document in rendered(values, chart_of(release)):
             if document["apiVersion"].startswith("monitoring.coreos.com"):
                 check_monitor(where, document)
@@ -76,14 +84,13 @@ def check_case(path):
     where = path.name
     # The first line of a file can have the oldest release for its values.
     since = re.match(r"# since 1\.(\d+)", path.read_text())
-    oldest = int(since[1]) if since else 25
-    releases = [release for release in RELEASES if int(release.split(".")[1]) >= oldest]
+    oldest = int(since[1]) if since else OLDEST
     # By the oldest release, too: before 1.30 AppArmor was an annotation.
-    both = [lint(str(CHART), values, strict=True, kube_version=version) for version in (f"v1.{oldest}.0", "v1.37.0")]
+    both = [lint(str(CHART), values, strict=True, kube_version=f"v1.{minor}.0") for minor in (oldest, NEWEST)]
     for message in both[0]["messages"] + both[1]["messages"]:
         if message["severity"] > 1:
             fault(where, f"helm lint: {message['path']}: {message['error']}")
-    check_objects(where, values, releases)
+    check_objects(where, values, oldest)
     objects = [document for _, _, document in rendered(values)]
     check_promises(where, values, objects)
 
@@ -319,7 +326,7 @@ def check_reused():
             fault("--reuse-values", f"makes {has}: what an older release had not is off")
         for document in objects:
             if document["kind"] == "DaemonSet":
-                check_valid("--reuse-values", "the DaemonSet", RELEASES[-1], document)
+                check_valid("--reuse-values", "the DaemonSet", releases()[-1], document)
 
 
 def check_refused():
@@ -370,7 +377,7 @@ def manifests():
 def check_manifests():
     for name, text in manifests().items():
         for document in yaml.safe_load_all(text):
-            for release in [release for release in RELEASES if int(release.split(".")[1]) >= 30]:
+            for release in releases(30):
                 check_valid(name, document["kind"], release, document)
 
 
@@ -389,10 +396,9 @@ def check_long_names():
 
 
 def check_versions():
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     for key in ("version", "appVersion"):
-        if chart[key] != VERSION:
-            fault("Chart.yaml", f"{key} is {chart[key]}, but MPU is {VERSION}")
+        if ABOUT[key] != VERSION:
+            fault("Chart.yaml", f"{key} is {ABOUT[key]}, but MPU is {VERSION}")
 
 
 def check_kmm():
@@ -434,5 +440,5 @@ check_kmm()
 check_dockerfiles()
 for line in found:
     print(line)
-print(f"{len(cases)} values files, Kubernetes {', '.join(RELEASES)}: {len(found)} findings", file=sys.stderr)
+print(f"{len(cases)} values files, Kubernetes 1.{OLDEST} to 1.{NEWEST}: {len(found)} findings", file=sys.stderr)
 sys.exit(bool(found))
