@@ -5,7 +5,7 @@ pub(super) use std::time::{Duration, Instant};
 pub(super) use anyhow::{Context, Result, anyhow, bail, ensure};
 
 pub(super) use crate::callers::Callers;
-pub(super) use crate::command::{Output, run, run_ok};
+pub(super) use crate::command::{Output, behind, command, run, run_ok, wait_for_end};
 pub(super) use crate::container::Container;
 pub(super) use crate::engine::Engine;
 pub(super) use crate::holder::Holder;
