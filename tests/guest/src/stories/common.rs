@@ -14,7 +14,7 @@ pub(super) use crate::nvctl::{self, Answer};
 pub(super) use crate::processes;
 pub(super) use crate::real::Real;
 pub(super) use crate::scene::{Scene, sorted};
-pub(super) use crate::stage::{Stage, unload_module};
+pub(super) use crate::stage::{Stage, unload_if_loaded, unload_module};
 pub(super) use crate::story::{BareResult, Fault, Story, once};
 pub(super) use crate::supervisor;
 pub(super) use crate::wait::{unload_unused, wait_until};
