@@ -41,8 +41,7 @@ pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
             versions(arch).collect::<Vec<_>>().join(", ")
         )
     })?;
-    let is_whole = |dir: &Path| PROGRAMS.iter().all(|name| dir.join(name).is_file());
-    files::get_or_make(paths::cache("nvidia")?.join(arch.named(version)), is_whole, |partial| {
+    files::get_or_make(paths::cache("nvidia")?.join(arch.named(version)), Path::is_dir, |partial| {
         print_progress(format!("fetching nvidia-smi {} from {suite}", arch.named(version)));
         let [smi, nvml] = PROGRAMS;
         let library = format!("libnvidia-ml.so.{version}");
