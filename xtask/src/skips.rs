@@ -8,9 +8,9 @@ pub fn ending(error: &anyhow::Error) -> Ending {
     if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail }
 }
 
-/// Counts a missing tool as skipped or failed, see [`ending`].
-pub fn skip_or_fail(tally: &mut Tally, tool: &str, error: &anyhow::Error) {
-    tally.check(tool, ending(error), &format!("not to be had here: {error:#}"));
+/// A tool, or nothing, counted as skipped or failed: see [`ending`].
+pub fn available<T>(tally: &mut Tally, name: &str, tool: anyhow::Result<T>) -> Option<T> {
+    tool.map_err(|error| tally.check(name, ending(&error), &format!("not to be had here: {error:#}"))).ok()
 }
 
 #[cfg(test)]
@@ -26,8 +26,8 @@ mod tests {
         for (error, outcome) in [(out_of_reach, Outcome::Passed), (anyhow!("Hash Sum mismatch"), Outcome::Failed)] {
             let mut tally = Tally::default();
             tally.check("another", Ending::Pass, "");
-            skip_or_fail(&mut tally, "promtool", &error);
-            assert_eq!(tally.outcome(), outcome, "{error:#}");
+            assert!(available::<()>(&mut tally, "promtool", Err(error)).is_none());
+            assert_eq!(tally.outcome(), outcome);
         }
     }
 }

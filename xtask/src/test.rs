@@ -25,7 +25,7 @@ use crate::kernels::Kernel;
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::{is_root, print_progress};
-use crate::skips::{self, skip_or_fail};
+use crate::skips::{self, available};
 use crate::{
     chart, cluster, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup,
 };
@@ -239,12 +239,9 @@ fn check_host(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> 
     }
     if selection.has(Stage::Chart) {
         lane.enter("the Helm chart");
-        match chart::tools() {
-            Ok(tools) => {
-                let outcome = chart::check(&tools)?;
-                lane.tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
-            }
-            Err(error) => skip_or_fail(&mut lane.tally, "Helm chart", &error),
+        if let Some(tools) = available(&mut lane.tally, "Helm chart", chart::tools()) {
+            let outcome = chart::check(&tools)?;
+            lane.tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
         }
     }
     if selection.has(Stage::Host) {
@@ -264,10 +261,7 @@ fn check_host(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> 
 
 fn run_host_tests(tally: &mut Tally) -> Result<()> {
     let mut cargo = lint::linting_cargo();
-    match promtool::ready() {
-        Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
-        Err(error) => skip_or_fail(tally, "promtool", &error),
-    }
+    cargo.envs(available(tally, "promtool", promtool::ready()).map(|program| (promtool::VARIABLE, program)));
     let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
     // --show-output shows passed tests, too: a skipped test prints its reason. --no-fail-fast runs all tests after a failure.
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "--", "--show-output"]);
