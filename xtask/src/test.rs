@@ -42,11 +42,8 @@ pub struct Args {
     #[arg(long)]
     full: bool,
     /// Boot every Nth guest from the Kth alone: for N machines, or for one in N runs
-    #[arg(long, value_name = "K/N", default_value = "1/1", conflicts_with = "no_guests")]
+    #[arg(long, value_name = "K/N", default_value = "1/1")]
     shard: Shard,
-    /// Leave the guests out
-    #[arg(long, conflicts_with = "only")]
-    no_guests: bool,
     /// Guests at a time, and one fewer while this machine is tested; each takes 1 to 2 GiB, a whole Debian 4
     #[arg(long, default_value_t = 3)]
     guests: usize,
@@ -125,14 +122,14 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
     }
     let matrix = Matrix::read()?;
     let mut work = Vec::new();
-    if selection.has(Stage::Node) && !args.no_guests {
+    if selection.has(Stage::Node) {
         lane.enter("what whole Debians are made of");
         for debian in debian_guests(args, &mut lane.tally) {
             let seconds = matrix.plays.get(&debian.name()).copied().unwrap_or(matrix.row_seconds);
             work.push((seconds, debian.fetch()?));
         }
     }
-    if selection.has(Stage::Guest) && !args.no_guests {
+    if selection.has(Stage::Guest) {
         lane.enter("NVIDIA's own drivers, and what guests are made of");
         for guest in guests(&matrix, args, selection, &mut lane.tally)? {
             work.push((guest.seconds, Work::Guest(guest.job).fetch()?));
