@@ -67,7 +67,7 @@ static void use_made_up_gpu(struct nv_session *s)
 static void make_client(unsigned index)
 {
 	struct nv_session *s = &sessions[index];
-	uint32_t channel = 0, engine = 0;
+	uint32_t channel;
 	struct sim_args args;
 	int rc = nv_session_open(ctl, opt.gpu, s);
 
@@ -76,10 +76,8 @@ static void make_client(unsigned index)
 		use_made_up_gpu(s);
 		return;
 	}
-	rc = nv_alloc(ctl, s->client, s->device, &channel, 0xc36f, NULL, 0);
-	if (!rc)
-		rc = nv_alloc(ctl, s->client, channel, &engine, opt.class, NULL, 0);
-	nv_must("gpu-hold: channel and engine object", rc);
+	channel = nv_object(ctl, s->client, s->device, 0xc36f, "gpu-hold: channel");
+	nv_object(ctl, s->client, channel, opt.class, "gpu-hold: engine object");
 
 	memset(&args, 0, sizeof(args));
 	args.op = SIM_OP_LOAD;
@@ -134,12 +132,11 @@ static void enable_accounting(void)
 
 static void reserve_hwpm(void)
 {
-	uint32_t profiler = 0, status;
+	struct nv_session *s = &sessions[0];
+	uint32_t profiler = nv_object(ctl, s->client, s->subdevice, 0x90cc, "gpu-hold: profiler object"), status;
 	uint8_t ctxsw = 0;
-	int rc = nv_alloc(ctl, sessions[0].client, sessions[0].subdevice, &profiler, 0x90cc, NULL, 0);
+	int rc = nv_control(ctl, s->client, profiler, 0x90cc0101, &ctxsw, 1, NULL, &status);
 
-	if (!rc)
-		rc = nv_control(ctl, sessions[0].client, profiler, 0x90cc0101, &ctxsw, 1, NULL, &status);
 	if (rc || status)
 		nv_die("gpu-hold: profiler reservation", rc ? rc : (int)status);
 }

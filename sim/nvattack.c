@@ -110,7 +110,7 @@ static void wait_for_line(void)
 
 	do {
 		if (read(STDIN_FILENO, &one, 1) != 1)
-			nv_die("nvattack: no line on the input", -EPIPE);
+			nv_die("nvattack: no line on standard input", -EPIPE);
 	} while (one != '\n');
 }
 
@@ -268,11 +268,11 @@ static int by_race(const struct row *row, double seconds)
 static void usage(FILE *to)
 {
 	fputs("usage: nvattack [--xfer] [--late] [--seconds S] fault|wrapping|race PID...\n"
-	      "  fault      part of the argument lies on a missing page; the rest is exchanged before the page is given\n"
-	      "  wrapping   the same with XFER's wrapping\n"
-	      "             --late: one try, which a line on the input begins; another one gives the page\n"
-	      "  race       a thread exchanges the argument all the time: S seconds (0.3) for each row\n"
-	      "PID...: numbers that must not come back; what asks about processes asks about them.\n",
+	      "  fault      the argument begins on a missing page; nvattack changes the rest before it supplies the page\n"
+	      "  wrapping   the same with XFER's wrapper\n"
+	      "             --late: one try; a line on standard input starts it, another one supplies the page\n"
+	      "  race       a thread changes the argument during the calls, for S seconds (0.3) of each row\n"
+	      "PID...: numbers that no answer may have; the controls for single processes name them.\n",
 	      to);
 }
 

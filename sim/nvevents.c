@@ -22,11 +22,11 @@ static void usage(FILE *to)
 {
 	fputs("usage: nvevents [--xfer] COMMAND\n"
 	      "  memory                  fetches with event or argument in memory of each kind: `event|argument KIND ret=R status=S got=G left=N`\n"
-	      "  swap MODE CALLS         a thread exchanges, MODE: dup2 (another file in the descriptor's place), close (none), where (the event's\n"
-	      "                          address), request (0x52 and no request at all, in the wrapper); `calls N accepted M`,\n"
-	      "                          then `saw N` for each process that was named\n"
-	      "  secret                  the argument in memory that no other process can read (memfd_secret): `ret=R status=S`\n"
-	      "  poll CALLS              fetches where no event is: `ns N` for each\n",
+	      "  swap MODE CALLS         fetches while a thread changes, MODE: dup2 (the descriptor's file), close (the descriptor), where (the\n"
+	      "                          event's address), request (the wrapper's request: 0x52 or an invalid one); `calls N accepted M`,\n"
+	      "                          then `saw N` for each process that an event named\n"
+	      "  secret                  fetches with the argument in memory that no other process can read (memfd_secret): `ret=R status=S`\n"
+	      "  poll CALLS              fetches without a waiting event: `ns N` for each call\n",
 	      to);
 }
 
@@ -194,7 +194,7 @@ int main(int n, char **args)
 	rc = nv_session_open(ctl, 0, &session);
 	if (!rc)
 		rc = nv_subscribe(ctl, session.client, session.subdevice, INDEX);
-	nv_must("nvevents: a subscription", rc);
+	nv_must("nvevents: subscription", rc);
 	if (!strcmp(args[1], "memory"))
 		return cmd_memory();
 	if (!strcmp(args[1], "swap") && n == 4)

@@ -577,14 +577,14 @@ static void usage(FILE *to)
 {
 	fputs("usage: nvtaint [--seed N] [--calls N] [--seconds N] [--rate N] [--allowed LIST] [--raced argument|buffers [--leave-out ROW]]\n"
 	      "               [--own PID]... [--read PATH]... FROM TO\n"
-	      "  Asks the driver everything, and looks for the numbers from FROM to below TO, and for kernel addresses, in all that comes back.\n"
-	      "  --seconds  ends after so long, whatever --calls says\n"
-	      "  --rate   at most so many calls a second\n"
-	      "  --allowed  asks nothing that this file does not list (sim/nvallow.h), each row as it should be before anything is wrong\n"
-	      "  --raced  threads change the argument and the buffers, or the buffers alone, and read them while calls run\n"
-	      "           except on one row; what they find is not always of the call that is named beside it\n"
-	      "  --own    a number of this container's that may be asked about\n"
-	      "  --read   a file or folder that is looked through as well\n",
+	      "  Makes all kinds of calls, and searches all answers for the numbers from FROM to below TO, and for kernel addresses.\n"
+	      "  --seconds  ends after N seconds, even before --calls\n"
+	      "  --rate     makes at most N calls a second\n"
+	      "  --allowed  makes only the calls in this file (sim/nvallow.h), and each row's correct call before any wrong one\n"
+	      "  --raced    threads change and read the argument and the buffers, or the buffers alone, while calls run, except those\n"
+	      "             of ROW; a hit can belong to another call than the printed one\n"
+	      "  --own      a PID of this container: calls may name it\n"
+	      "  --read     searches this file or folder, too\n",
 	      to);
 }
 
@@ -627,7 +627,7 @@ int main(int argc, char **argv)
 		case 'e': rate = strtoul(optarg, NULL, 0); break;
 		case 'a':
 			if (!read_allowances(optarg))
-				nv_die("nvtaint: a list of what may be asked", -EINVAL);
+				nv_die("nvtaint: --allowed", -EINVAL);
 			break;
 		case 'f': files[file_count++ % 16] = optarg; break;
 		case 'h': usage(stdout); return 0;

@@ -15,11 +15,11 @@
 
 static char *function = "os_memcpy_to_user";
 module_param(function, charp, 0444);
-MODULE_PARM_DESC(function, "the driver's function that is kept");
+MODULE_PARM_DESC(function, "the driver's function to redirect");
 
 static bool jump;
 module_param(jump, bool, 0444);
-MODULE_PARM_DESC(jump, "a jump in the function's code instead of a handler (x86-64)");
+MODULE_PARM_DESC(jump, "write a jump into the function instead of an ftrace handler (x86-64)");
 
 #ifdef CONFIG_X86_64
 #define RIVAL_BYTES 5
@@ -105,6 +105,6 @@ static void __exit rival_exit(void)
 
 module_init(rival_init);
 module_exit(rival_exit);
-MODULE_DESCRIPTION("Keeps a function of the simulated driver to itself");
+MODULE_DESCRIPTION("Redirects a function of the simulated driver");
 MODULE_AUTHOR("The MPU authors");
 MODULE_LICENSE("Dual MIT/GPL");

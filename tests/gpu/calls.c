@@ -1,4 +1,4 @@
-// What a call costs by the clock, in microseconds: an RM control that carries no PID, and NVML's list of processes.
+// Times an RM control without PIDs, and NVML's process list, in microseconds per call.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>

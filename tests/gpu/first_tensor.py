@@ -1,4 +1,4 @@
-"""A first tensor on the GPU, and nothing else."""
+"""Makes one tensor on the GPU."""
 
 import torch
 

@@ -1,4 +1,4 @@
-// The least that a supervisor costs: runs a program under one that lets each RM control continue, and does nothing else.
+// Runs a program under a minimal supervisor, which lets each RM control continue: the lower bound of a supervisor's cost.
 //
 //	floor [--read] PROGRAM [ARGUMENT...]     --read: it also reads the call's argument, and checks that the caller still waits
 #define _GNU_SOURCE

@@ -1,6 +1,6 @@
-// hold MIB SECONDS [HIDDEN]: a process that has so much memory of the first GPU for so long, by CUDA. It prints a line when it has the memory.
-// HIDDEN is how it keeps a look at /proc from finding the driver: `threads`, another thread uses it and the first one has ended;
-// `nodes`, the device nodes have other names by then.
+// hold MIB SECONDS [HIDDEN]: allocates memory of the first GPU by CUDA, prints a line, and exits after SECONDS. HIDDEN makes its use of
+// the driver hard to find in /proc: with `threads`, another thread uses it and the first one has ended; with `nodes`, the device nodes are
+// renamed.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

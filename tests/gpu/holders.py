@@ -1,6 +1,7 @@
-"""Holders of the driver, one kind each, and an independent look for them. holders.py hold KIND | holders.py find
+"""Holds the driver in one way, or finds the processes that hold it: holders.py hold KIND | holders.py find
 
-`find` prints the PID of each process that has a node of the driver open or mapped, by device number, in the tables of all threads.
+`find` prints the PID of each process that has a node of the driver open or mapped. It compares device numbers, in the descriptor tables
+of all threads.
 """
 
 import array
@@ -86,7 +87,7 @@ KINDS = {
     "thread_table": thread_table,
     "cuda": cuda,
     "mapped": mapped,
-    # These two hold nothing that /proc shows: a path, and a descriptor in flight in a socket.
+    # /proc shows neither of these two: a path, and a descriptor in a socket's queue.
     "path": lambda: os.open(NODE, O_PATH),
     "waiting": waiting,
 }

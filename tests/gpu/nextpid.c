@@ -1,4 +1,4 @@
-// Sees to it that the next process gets the lowest free PID from one on: by ns_last_pid, or, where the kernel has none, by forking on.
+// nextpid PID: gives the next process the lowest free PID from PID on, by ns_last_pid. Without that file, it forks until it gets there.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>

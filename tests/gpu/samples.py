@@ -1,4 +1,4 @@
-"""Utilisation samples as NVML gives them: process, time in microseconds, then what was used. samples.py SECONDS"""
+"""Prints NVML's utilisation samples, each with PID, time in microseconds and four percentages: samples.py SECONDS"""
 
 import sys
 import time

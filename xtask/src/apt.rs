@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -106,10 +105,10 @@ Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
 /// An older index is fetched again.
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
-/// Serialises apt: lanes of `x test` use it in parallel. apt's own locks fail instead of waiting, and a suite's downloads share a folder.
-pub fn lock_apt() -> MutexGuard<'static, ()> {
-    static APT: Mutex<()> = Mutex::new(());
-    APT.lock().unwrap_or_else(PoisonError::into_inner)
+/// Serialises apt: lanes of `x test`, and runs, use it in parallel. apt's own locks fail instead of waiting, and a suite's downloads share a
+/// folder.
+pub fn lock_apt() -> Result<fs_err::File> {
+    files::lock(&paths::cache("apt")?.join("lock"), "it uses apt")
 }
 
 impl Suite {
@@ -131,7 +130,7 @@ impl Suite {
     fn open_as(name: &str, kind: &'static str, dir: PathBuf, arch: Arch) -> Result<Self> {
         let [_, path, components] = row(name)?;
         let suite = Suite { name: name.to_owned(), components, dir, kind, arch };
-        let _guard = lock_apt();
+        let _guard = lock_apt()?;
         if suite.is_fresh() {
             return Ok(suite);
         }
@@ -184,7 +183,7 @@ impl Suite {
 
     /// Downloads the packages and unpacks them into one folder, without installing them. Returns `name=version` of each.
     pub fn unpack(&self, packages: &[String], into: &Path) -> Result<Vec<String>> {
-        let _guard = lock_apt();
+        let _guard = lock_apt()?;
         let folder = self.dir.join("download");
         files::recreate(&folder)?;
         fs_err::create_dir_all(into)?;
@@ -208,9 +207,24 @@ impl Suite {
         Ok(versions)
     }
 
+    /// Keeps these files of the packages alone, each by the end of its path. Documentation can have the name of a program.
+    pub fn unpack_files(&self, packages: &[&str], names: &[impl AsRef<str>], into: &Path) -> Result<()> {
+        let unpacked = into.join("unpacked");
+        self.unpack(&packages.iter().map(ToString::to_string).collect::<Vec<_>>(), &unpacked)?;
+        let mut all = files::below(&unpacked)?;
+        all.retain(|path| !path.is_symlink() && !path.starts_with(unpacked.join("usr/share")));
+        for name in names {
+            let name: &str = name.as_ref();
+            let found = all.iter().find(|path| path.ends_with(name));
+            let found = found.with_context(|| format!("{packages:?} hold no {name}: has the archive moved on?"))?;
+            fs_err::rename(found, into.join(file_name(found)))?;
+        }
+        files::remove(&unpacked)
+    }
+
     /// Downloads the upstream sources of a package in an upstream version, and unpacks them into one folder, without Debian's patches.
     pub fn unpack_source(&self, package: &str, upstream: &str, into: &Path) -> Result<()> {
-        let _guard = lock_apt();
+        let _guard = lock_apt()?;
         let shown = output(self.apt("apt-cache").args(["showsrc", "--only-source", package]))?;
         let versions = shown.lines().filter_map(|line| line.strip_prefix("Version: "));
         let prefix = format!("{upstream}-");

@@ -103,6 +103,11 @@ impl Arch {
         (self == Self::Arm64).then_some(("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"))
     }
 
+    /// A kernel's name in kernels.toml; the default one's unless named.
+    pub fn kernel(self, name: Option<&str>) -> String {
+        self.named(name.unwrap_or(self.facts().kernel))
+    }
+
     /// Appends the architecture to a name, unless it is this machine's.
     pub fn named(self, name: &str) -> String {
         match self {

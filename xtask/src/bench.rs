@@ -40,9 +40,6 @@ pub struct Args {
     /// Time what mpu-container adds to a container's start, a hundred of each kind, instead of counting instructions in guests
     #[arg(long, conflicts_with_all = ["peer", "markdown", "check"])]
     containers: bool,
-    /// Pass the guest's console on
-    #[arg(long)]
-    loud: bool,
 }
 
 pub fn bench(args: &Args) -> Result<Outcome> {
@@ -59,7 +56,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
             print_progress(format!(
                 "counting on Linux {kernel} with era {era} and nvidia-smi {client}: about two minutes"
             ));
-            let run = match guest::measure(kernel, era, &client, args.redirect.as_deref(), &args.peer, args.loud) {
+            let run = match guest::measure(kernel, era, &client, args.redirect.as_deref(), &args.peer) {
                 Ok(run) => run,
                 // The other runs go on.
                 Err(error) => {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::apt::Suite;
 use crate::arch::Arch;
@@ -204,14 +204,8 @@ fn images() -> Result<()> {
 /// The folder with the kernel modules that the node needs, from the kernel's package.
 fn modules(release: &str) -> Result<PathBuf> {
     files::get_or_make(paths::cache("cluster")?.join(format!("modules-{release}")), Path::is_dir, |partial| {
-        let work = partial.join("work");
-        Suite::open(NODE.suite)?.unpack(&[format!("linux-image-{release}")], &work)?;
-        let found = files::below(&work.join("lib/modules"))?;
-        for name in MODULES.map(|name| format!("{name}.ko")) {
-            let file = found.iter().find(|path| path.ends_with(&name));
-            files::copy(file.context(name.clone())?, &partial.join(name))?;
-        }
-        files::remove(&work)
+        let names = MODULES.map(|name| format!("{name}.ko"));
+        Suite::open(NODE.suite)?.unpack_files(&[&format!("linux-image-{release}")], &names, partial)
     })
 }
 

@@ -9,7 +9,7 @@ use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
 use crate::programs::Build;
 use crate::run::{is_root, output, print_progress, run};
-use crate::skips::skip_or_fail;
+use crate::skips::available;
 use crate::{libtest, lint, paths, rig};
 
 #[derive(clap::Args)]
@@ -55,13 +55,7 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
         tally.check("containers", Ending::Skip, rig::ROOT_ONLY);
         return Ok(());
     }
-    let trees = match rig::ready() {
-        Ok(trees) => trees,
-        Err(error) => {
-            skip_or_fail(tally, "containers", &error);
-            return Ok(());
-        }
-    };
+    let Some(trees) = available(tally, "containers", rig::ready()) else { return Ok(()) };
     print_progress("containers");
     let mut cargo: Command = lint::linting_cargo();
     // No `--package`: it would select other features, and compile the libraries again.

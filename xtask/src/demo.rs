@@ -28,7 +28,7 @@ pub struct Args {
 
 pub fn demo(args: &Args) -> Result<Outcome> {
     guest::prepare(args.arch)?;
-    let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));
+    let kernel = args.arch.kernel(args.kernel.as_deref());
     let began = Instant::now();
     print_progress("building mpu, the module, the simulated driver and a guest; the first time takes minutes");
     let row = Row {

@@ -1,15 +1,15 @@
 //! Files and folders: text, trees, and folders of the cache that appear only when they are complete.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
 
-use crate::run::{command, output};
+use crate::run::{command, output, print_progress};
 
 pub fn read(path: &Path) -> Result<String> {
     Ok(fs_err::read_to_string(path)?)
@@ -93,29 +93,35 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}.{suffix}", path.display()))
 }
 
+/// Waits until no other thread or process has the lock of this file, and takes it for as long as the result lives.
+pub fn lock(file: &Path, what: &str) -> Result<fs_err::File> {
+    fs_err::create_dir_all(file.parent().context("no parent")?)?;
+    let lock = fs_err::File::create(file)?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        print_progress(format!("waiting for another run, or lane of this one: {what}"));
+        flock(&lock, FlockOperation::LockExclusive)?;
+    }
+    Ok(lock)
+}
+
 /// Returns a complete folder. If it is not complete, makes it under another name and moves it into place.
 pub fn get_or_make(
     place: PathBuf,
     is_whole: impl Fn(&Path) -> bool,
     make: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<PathBuf> {
-    // Two lanes of `x test` can need the same folder.
-    static PLACES: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
-    let lock = PLACES.lock().unwrap_or_else(PoisonError::into_inner).entry(place.clone()).or_default().clone();
-    let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
     if is_whole(&place) {
         return Ok(place);
     }
-    let partial = with_suffix(&place, &format!("partial-{}", std::process::id()));
+    let _lock = lock(&with_suffix(&place, "lock"), &format!("it makes {}", place.display()))?;
+    if is_whole(&place) {
+        return Ok(place);
+    }
+    let partial = with_suffix(&place, "partial");
     recreate(&partial)?;
     if let Err(error) = make(&partial) {
         let _ = remove(&partial);
         return Err(error);
-    }
-    // Another process may have made it meanwhile, and may use it.
-    if is_whole(&place) {
-        remove(&partial)?;
-        return Ok(place);
     }
     remove(&place)?;
     fs_err::rename(&partial, &place)?;
@@ -141,5 +147,20 @@ mod tests {
         assert!(make(true).is_err() && !place.exists());
         assert!(make(false).is_ok() && whole(&place));
         assert!(make(true).is_ok(), "it is not made again");
+    }
+
+    #[test]
+    fn simultaneous_callers_make_folder_once() {
+        let cache = tempfile::tempdir().unwrap();
+        let place = cache.path().join("6.1");
+        let made = std::sync::Mutex::new(0);
+        let make = |_: &Path| {
+            *made.lock().unwrap() += 1;
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            Ok(())
+        };
+        let get = || get_or_make(place.clone(), Path::is_dir, make).unwrap();
+        std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(get))));
+        assert_eq!(made.into_inner().unwrap(), 1);
     }
 }

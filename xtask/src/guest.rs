@@ -37,7 +37,7 @@ pub struct Args {
     era: Vec<String>,
     /// Release of nvidia-smi and NVML, from xtask/src/nvidia.rs
     #[arg(long, default_value = "550.163.01")]
-    client: String,
+    pub client: String,
     /// Engines: none, module, notify; none and module unless named
     #[arg(long, default_values = ["none", "module"], hide_default_value = true)]
     engine: Vec<String>,
@@ -61,19 +61,6 @@ pub struct Args {
     shell: bool,
 }
 
-impl Args {
-    /// The selected kernel, by its name in kernels.toml.
-    pub fn kernel(&self) -> String {
-        self.arch.named(self.kernel.as_deref().unwrap_or(self.arch.facts().kernel))
-    }
-
-    /// The selected release of NVIDIA's user space.
-    #[cfg(test)]
-    pub fn client(&self) -> &str {
-        &self.client
-    }
-}
-
 pub fn guest(args: &Args) -> Result<Outcome> {
     let row = |era: &String| Row {
         era: era.clone(),
@@ -82,8 +69,9 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         stories: args.story.clone(),
         reloads: args.reloads,
     };
+    let named = || Ok(args.arch.kernel(args.kernel.as_deref()));
     let job = Job {
-        kernel: args.kernel_tree.as_deref().map_or_else(|| Ok(args.kernel()), kernels::register_tree)?,
+        kernel: args.kernel_tree.as_deref().map_or_else(named, kernels::register_tree)?,
         rows: args.era.iter().map(row).collect(),
         cpus: args.cpus,
         limit: Duration::from_secs(args.limit),

@@ -14,9 +14,6 @@ use crate::{files, lint, paths, setup};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Copy the checked object to this file
-    #[arg(long)]
-    out: Option<PathBuf>,
     /// Architecture of the kernel that it is for
     #[arg(long, default_value = "amd64")]
     arch: Arch,
@@ -88,9 +85,6 @@ pub fn kmod(args: &Args) -> Result<Outcome> {
         return Ok(Outcome::Failed);
     }
     println!("{}: {} bytes, no fault", object.display(), std::fs::metadata(&object)?.len());
-    if let Some(out) = &args.out {
-        fs_err::copy(&object, out)?;
-    }
     Ok(Outcome::Passed)
 }
 

@@ -10,7 +10,6 @@ mod bench;
 mod chart;
 mod chart_image;
 mod cluster;
-mod container;
 mod containers;
 mod cpio;
 mod demo;

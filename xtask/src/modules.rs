@@ -45,19 +45,15 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
     let sources = sources(source)?;
     let key = key(kernel, &sources, make_args);
     let kept = paths::cache(&format!("modules/{}", kernel.name))?.join(&key[..24]);
-    let kept = files::get_or_make(
-        kept,
-        |kept| kept.join("log").exists(),
-        |partial| {
-            print_progress(format!(
-                "building {} for {} {}",
-                source.file_name().unwrap_or_default().to_string_lossy(),
-                kernel.release,
-                make_args.join(" ")
-            ));
-            make(kernel, source, &sources, partial, make_args)
-        },
-    )?;
+    let kept = files::get_or_make(kept, Path::is_dir, |partial| {
+        print_progress(format!(
+            "building {} for {} {}",
+            source.file_name().unwrap_or_default().to_string_lossy(),
+            kernel.release,
+            make_args.join(" ")
+        ));
+        make(kernel, source, &sources, partial, make_args)
+    })?;
     std::fs::create_dir_all(out)?;
     let mut files = Vec::new();
     for module in with_extension(&kept, "ko")? {

@@ -23,11 +23,13 @@ use crate::guest::verdict::{Report, Tally};
 use crate::guest::{Job, image};
 use crate::outcome::Outcome;
 use crate::programs::Build;
-use crate::run::{BuildOnce, find_program, is_root, output, print_progress, run};
+use crate::run::{BuildOnce, find_program, output, print_progress, run};
 use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
 /// Raised when the image is made differently, so that older caches are made anew.
 const RECIPE: &str = "2";
+/// The name of a cached archive in its folder.
+const ARCHIVE: &str = "archive.cpio";
 /// The kernel that the node is updated to.
 const NEXT_KERNEL: &str = "6.12";
 pub const CLIENT: &str = "550.163.01";
@@ -58,21 +60,18 @@ const BUILDER: Debian = Debian {
 /// With container engines, and without a compiler.
 const ENGINES: Debian = Debian {
     name: "-engines",
-    suite: "bookworm",
-    kernel: "6.1",
     packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
     more: &["docker.io", "runc", "podman", "crun", "apparmor"],
     headers: false,
+    ..BUILDER
 };
 
 /// With Slurm, and without a compiler. slurmd needs D-Bus to get a systemd scope for its jobs.
 const BATCH: Debian = Debian {
     name: "-slurm",
-    suite: "bookworm",
-    kernel: "6.1",
     packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq,dbus",
     more: &["munge", "slurmctld", "slurmd", "slurm-client"],
-    headers: false,
+    ..ENGINES
 };
 
 /// With SELinux, on Debian 13: Debian 12's policy does not cover containers.
@@ -80,9 +79,8 @@ const LABELLED: Debian = Debian {
     name: "-selinux",
     suite: "trixie",
     kernel: "6.12",
-    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq",
     more: &["runc", "selinux-policy-default", "policycoreutils", "selinux-utils"],
-    headers: false,
+    ..ENGINES
 };
 
 #[derive(clap::Args)]
@@ -160,11 +158,6 @@ pub fn node(args: &Args) -> Result<Outcome> {
     }
     tally.print();
     Ok(tally.outcome())
-}
-
-/// Whether this user can make a Debian: debootstrap makes device nodes and uses chroot.
-pub fn can_bootstrap() -> bool {
-    is_root()
 }
 
 /// Downloads and makes everything for a play, so that later steps need no network.
@@ -390,34 +383,37 @@ pub fn machine(kernel: &kernels::Kernel, file: &Path, image: &Path, first: &str,
 pub fn debian(variant: &Debian) -> Result<PathBuf> {
     let kernel = kernels::ready(variant.kernel)?;
     let suite = variant.suite;
-    let cached = paths::cache("node")?.join(format!("{suite}{}-{}-{RECIPE}.cpio", variant.name, kernel.release));
-    if cached.is_file() {
-        return Ok(cached);
-    }
-    print_progress(format!("making a Debian of {suite}{} for the node's guest", variant.name));
-    let root = paths::cache("node")?.join(format!("root-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&root);
-    let mut tried = Vec::new();
-    for base in apt::mirrors(suite)? {
-        let mut debootstrap = Command::new("debootstrap");
-        debootstrap
-            .args(["--variant=minbase", &format!("--include={}", variant.packages), suite])
-            .arg(&root)
-            .arg(&base);
-        match output(&mut debootstrap) {
-            Ok(_) => break,
-            Err(error) => tried.push(format!("{base}: {error:#}")),
+    archive_of(&format!("{suite}{}-{}", variant.name, kernel.release), |root| {
+        print_progress(format!("making a Debian of {suite}{} for the node's guest", variant.name));
+        let mut tried = Vec::new();
+        for base in apt::mirrors(suite)? {
+            let mut debootstrap = Command::new("debootstrap");
+            debootstrap.args(["--variant=minbase", &format!("--include={}", variant.packages), suite]);
+            match output(debootstrap.arg(root).arg(&base)) {
+                Ok(_) => break,
+                Err(error) => tried.push(format!("{base}: {error:#}")),
+            }
+            files::recreate(root)?;
         }
-        let _ = std::fs::remove_dir_all(&root);
-    }
-    let last = variant.packages.rsplit(',').next().unwrap_or_default();
-    let installed = root.join(format!("var/lib/dpkg/info/{last}.list"));
-    ensure!(installed.exists(), "no Debian with {last}: {}", tried.join("\n"));
-    add(&root, variant.more)?;
-    finish_root(&root, &kernel, variant.headers)?;
-    pack(&root, &cached)?;
-    std::fs::remove_dir_all(&root)?;
-    Ok(cached)
+        let last = variant.packages.rsplit(',').next().unwrap_or_default();
+        let installed = root.join(format!("var/lib/dpkg/info/{last}.list"));
+        ensure!(installed.exists(), "no Debian with {last}: {}", tried.join("\n"));
+        add(root, variant.more)?;
+        finish_root(root, &kernel, variant.headers)
+    })
+}
+
+/// The archive of a folder, made now unless the cache has it.
+fn archive_of(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let place = paths::cache("node")?.join(format!("{name}-{RECIPE}"));
+    let place = files::get_or_make(place, Path::is_dir, |partial| {
+        let root = partial.join("root");
+        fs_err::create_dir(&root)?;
+        make(&root)?;
+        pack(&root, &partial.join(ARCHIVE))?;
+        files::remove(&root)
+    })?;
+    Ok(place.join(ARCHIVE))
 }
 
 /// Installs packages in a Debian without starting their services, which would run on this machine.
@@ -437,30 +433,21 @@ fn add(root: &Path, packages: &[&str]) -> Result<()> {
     Ok(std::fs::remove_file(policy)?)
 }
 
-/// Packs a folder into an archive, which appears only when it is complete.
+/// Packs a folder into an archive.
 fn pack(root: &Path, to: &Path) -> Result<()> {
-    let partial = to.with_extension("partial");
     let mut find = Command::new("find").arg(".").current_dir(root).stdout(Stdio::piped()).spawn()?;
     let names = find.stdout.take().context("find has no output")?;
     let mut cpio = Command::new("cpio");
-    cpio.args(["--quiet", "-o", "-H", "newc", "-O"]).arg(&partial).stdin(names).current_dir(root);
+    cpio.args(["--quiet", "-o", "-H", "newc", "-O"]).arg(to).stdin(names).current_dir(root);
     run(&mut cpio)?;
     ensure!(find.wait()?.success(), "find failed");
-    Ok(std::fs::rename(&partial, to)?)
+    Ok(())
 }
 
 /// The headers of [`NEXT_KERNEL`] as an archive, made once.
 fn headers() -> Result<PathBuf> {
     let kernel = kernels::ready(NEXT_KERNEL)?;
-    let cached = paths::cache("node")?.join(format!("headers-{}-{RECIPE}.cpio", kernel.release));
-    if !cached.is_file() {
-        let root = paths::cache("node")?.join(format!("headers-{}", std::process::id()));
-        files::recreate(&root)?;
-        put_headers(&root, &kernel)?;
-        pack(&root, &cached)?;
-        std::fs::remove_dir_all(&root)?;
-    }
-    Ok(cached)
+    archive_of(&format!("headers-{}", kernel.release), |root| put_headers(root, &kernel))
 }
 
 /// Copies a kernel's headers into a folder, as their packages would.

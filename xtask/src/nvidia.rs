@@ -41,25 +41,13 @@ pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
             versions(arch).collect::<Vec<_>>().join(", ")
         )
     })?;
-    let is_whole = |dir: &Path| PROGRAMS.iter().all(|name| dir.join(name).is_file());
-    files::get_or_make(paths::cache("nvidia")?.join(arch.named(version)), is_whole, |partial| {
+    files::get_or_make(paths::cache("nvidia")?.join(arch.named(version)), Path::is_dir, |partial| {
         print_progress(format!("fetching nvidia-smi {} from {suite}", arch.named(version)));
-        let unpacked = partial.join("unpacked");
-        Suite::open_for(suite, arch)?.unpack(&packages.map(str::to_owned), &unpacked)?;
-        keep(&unpacked, version, "nvidia-smi", &partial.join("nvidia-smi"))?;
-        keep(&unpacked, version, &format!("libnvidia-ml.so.{version}"), &partial.join("libnvidia-ml.so.1"))?;
-        files::remove(&unpacked)
+        let [smi, nvml] = PROGRAMS;
+        let library = format!("libnvidia-ml.so.{version}");
+        Suite::open_for(suite, arch)?.unpack_files(packages, &[smi, &library], partial)?;
+        Ok(fs_err::rename(partial.join(library), partial.join(nvml))?)
     })
-}
-
-/// Copies the regular file of that name. The packages put it into folders with the release or the flavour in their names.
-fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
-    let is_it = |path: &PathBuf| path.ends_with(name) && !path.ends_with(format!("share/bug/{name}"));
-    let found = files::below(unpacked)?.into_iter().find(|path| is_it(path) && !path.is_symlink());
-    let found = found.with_context(|| {
-        format!("the packages of {version} hold no {name}: has the archive moved on? Adjust xtask/src/nvidia.rs")
-    })?;
-    files::copy(&found, to)
 }
 
 #[cfg(test)]
@@ -73,6 +61,6 @@ mod tests {
     #[test]
     fn default_client_is_had_for_every_processor() {
         let Verb::Guest(args) = Cli::parse_from(["x", "guest"]).verb else { panic!("no guest") };
-        assert!(Arch::ALL.iter().all(|arch| versions(*arch).any(|version| version == args.client())));
+        assert!(Arch::ALL.iter().all(|arch| versions(*arch).any(|version| version == args.client)));
     }
 }

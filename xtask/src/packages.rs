@@ -11,13 +11,7 @@ use crate::{node, paths, skips};
 /// Makes the packages, and checks them.
 pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     // lintian and rpmlint can fail while packages are made. Later stages run all the same.
-    let out = match node::packages() {
-        Ok(out) => out,
-        Err(error) => {
-            skips::skip_or_fail(tally, "packages", &error);
-            return Ok(());
-        }
-    };
+    let Some(out) = skips::available(tally, "packages", node::packages()) else { return Ok(()) };
     let mut results = dist::check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &[Arch::Amd64]);
     if full {
         let out = paths::target("dist/arm64")?;
@@ -27,6 +21,6 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     } else {
         tally.check("packages for arm64", Ending::Skip, "minutes of compiling: `./x test --full`");
     }
-    results.iter().for_each(|(name, ending, why)| tally.check(name, *ending, why));
+    results.iter().for_each(|(name, faults)| tally.faults(name, faults));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Prometheus, and promtool, its checker of metrics and alerts, unpacked from Debian's package into the cache. Not installed: the package
 //! would start a Prometheus on this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -13,7 +13,6 @@ use crate::{files, paths};
 pub const VARIABLE: &str = "MPU_PROMTOOL";
 
 const SUITE: &str = "bookworm";
-const PROGRAMS: [&str; 2] = ["promtool", "prometheus"];
 
 pub fn ready() -> Result<PathBuf> {
     Ok(programs()?.join("promtool"))
@@ -24,17 +23,8 @@ pub fn server() -> Result<PathBuf> {
 }
 
 fn programs() -> Result<PathBuf> {
-    files::get_or_make(
-        paths::cache("")?.join("prometheus"),
-        |dir| PROGRAMS.iter().all(|name| dir.join(name).is_file()),
-        |partial| {
-            print_progress("fetching Prometheus (19 MB)");
-            let unpacked = partial.join("unpacked");
-            Suite::open(SUITE)?.unpack(&["prometheus".to_owned()], &unpacked)?;
-            for name in PROGRAMS {
-                fs_err::rename(unpacked.join("usr/bin").join(name), partial.join(name))?;
-            }
-            files::remove(&unpacked)
-        },
-    )
+    files::get_or_make(paths::cache("")?.join("prometheus"), Path::is_dir, |partial| {
+        print_progress("fetching Prometheus (19 MB)");
+        Suite::open(SUITE)?.unpack_files(&["prometheus"], &["bin/promtool", "bin/prometheus"], partial)
+    })
 }

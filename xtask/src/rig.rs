@@ -110,6 +110,7 @@ fn make_driver(tree: &Path, host: &Path, driver: &Driver) -> Result<()> {
     // Hard links share files with the host's tree. A program that replaces a file, as ldconfig does, makes a new one.
     output(Command::new("cp").arg("-al").arg(host.join(".")).arg(tree))?;
     let unpacked = with_suffix(tree, "unpacked");
+    files::remove(&unpacked)?;
     Suite::open(&driver.suite)?.unpack(&driver.packages, &unpacked)?;
     prune(&unpacked)?;
     for (from, to) in MOVED {
@@ -136,6 +137,7 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     suite.unpack(&packages, tree)?;
     if let Some(only) = &root.only {
         let moved = with_suffix(tree, "kept");
+        files::remove(&moved)?;
         fs::rename(tree.join(only), &moved)?;
         files::recreate(tree)?;
         fs::rename(&moved, tree.join(Path::new(only).file_name().context("a name")?))?;

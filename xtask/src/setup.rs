@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::MutexGuard;
 
 use anyhow::{Context, Result, bail};
 
@@ -130,8 +129,11 @@ pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
 }
 
 pub fn require(needs: &'static [Need]) -> Result<()> {
+    if missing(needs).is_empty() {
+        return Ok(());
+    }
     // After waiting for the lock, another thread may have installed them.
-    let guard = lock_apt();
+    let lock = lock_apt()?;
     let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
@@ -141,7 +143,7 @@ pub fn require(needs: &'static [Need]) -> Result<()> {
     }
     update_index();
     let packages: Vec<&str> = missing.iter().map(|need| local_package_name(need.package)).collect();
-    install_locked(&packages, &guard)?;
+    install_locked(&packages, &lock)?;
     if let Some(still) = self::missing(needs).first() {
         bail!("{} was installed, but {} is still not here", still.package, still.probe);
     }
@@ -150,10 +152,10 @@ pub fn require(needs: &'static [Need]) -> Result<()> {
 
 /// Installs packages by apt, as root or through sudo.
 pub fn install(packages: &[&str]) -> Result<()> {
-    install_locked(packages, &lock_apt())
+    install_locked(packages, &lock_apt()?)
 }
 
-fn install_locked(packages: &[&str], _guard: &MutexGuard<()>) -> Result<()> {
+fn install_locked(packages: &[&str], _lock: &fs_err::File) -> Result<()> {
     if !is_installed("apt-get") {
         bail!(
             "no apt-get here; these packages are needed, under whatever names this distribution has: {}",

@@ -21,12 +21,13 @@ use clap::ValueEnum;
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, Job, image};
+use crate::kernels::Kernel;
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
-use crate::run::print_progress;
-use crate::skips::skip_or_fail;
+use crate::run::{is_root, print_progress};
+use crate::skips::{self, available};
 use crate::{
-    apt, chart, cluster, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup,
+    chart, cluster, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup,
 };
 use clock::{Clock, Lane};
 use matrix::{Guest, Matrix};
@@ -41,11 +42,8 @@ pub struct Args {
     #[arg(long)]
     full: bool,
     /// Boot every Nth guest from the Kth alone: for N machines, or for one in N runs
-    #[arg(long, value_name = "K/N", default_value = "1/1", conflicts_with = "no_guests")]
+    #[arg(long, value_name = "K/N", default_value = "1/1")]
     shard: Shard,
-    /// Leave the guests out
-    #[arg(long, conflicts_with = "only")]
-    no_guests: bool,
     /// Guests at a time, and one fewer while this machine is tested; each takes 1 to 2 GiB, a whole Debian 4
     #[arg(long, default_value_t = 3)]
     guests: usize,
@@ -124,14 +122,14 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
     }
     let matrix = Matrix::read()?;
     let mut work = Vec::new();
-    if selection.has(Stage::Node) && !args.no_guests {
+    if selection.has(Stage::Node) {
         lane.enter("what whole Debians are made of");
         for debian in debian_guests(args, &mut lane.tally) {
             let seconds = matrix.plays.get(&debian.name()).copied().unwrap_or(matrix.row_seconds);
             work.push((seconds, debian.fetch()?));
         }
     }
-    if selection.has(Stage::Guest) && !args.no_guests {
+    if selection.has(Stage::Guest) {
         lane.enter("NVIDIA's own drivers, and what guests are made of");
         for guest in guests(&matrix, args, selection, &mut lane.tally)? {
             work.push((guest.seconds, Work::Guest(guest.job).fetch()?));
@@ -217,7 +215,8 @@ impl Work {
 /// Whole Debians, if this user can make one.
 fn debian_guests(args: &Args, tally: &mut Tally) -> Vec<Work> {
     let is_quick = |debian: &Work| matches!(debian, Work::Node(Play::Package | Play::Containers));
-    let possible = node::can_bootstrap();
+    // debootstrap makes device nodes and uses chroot.
+    let possible = is_root();
     let all = Play::value_variants().iter().copied().map(Work::Node).chain([Work::Cluster]);
     let (played, others): (Vec<Work>, Vec<Work>) = all.partition(|debian| possible && (args.full || is_quick(debian)));
     let reason = if possible { "minutes more: `./x test --full`" } else { "debootstrap makes a Debian as root only" };
@@ -237,12 +236,9 @@ fn check_host(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> 
     }
     if selection.has(Stage::Chart) {
         lane.enter("the Helm chart");
-        match chart::tools() {
-            Ok(tools) => {
-                let outcome = chart::check(&tools)?;
-                lane.tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
-            }
-            Err(error) => skip_or_fail(&mut lane.tally, "Helm chart", &error),
+        if let Some(tools) = available(&mut lane.tally, "Helm chart", chart::tools()) {
+            let outcome = chart::check(&tools)?;
+            lane.tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
         }
     }
     if selection.has(Stage::Host) {
@@ -262,10 +258,7 @@ fn check_host(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> 
 
 fn run_host_tests(tally: &mut Tally) -> Result<()> {
     let mut cargo = lint::linting_cargo();
-    match promtool::ready() {
-        Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
-        Err(error) => skip_or_fail(tally, "promtool", &error),
-    }
+    cargo.envs(available(tally, "promtool", promtool::ready()).map(|program| (promtool::VARIABLE, program)));
     let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
     // --show-output shows passed tests, too: a skipped test prints its reason. --no-fail-fast runs all tests after a failure.
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "--", "--show-output"]);
@@ -286,13 +279,10 @@ fn build_modules(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for arch in Arch::ALL {
         let faults = kmod::faults(arch, &kmod::build(arch)?)?;
-        tally.check(&arch.named("kernel object"), ending(faults.is_empty()), &faults.join("; "));
+        tally.faults(&arch.named("kernel object"), &faults);
         all_built &= faults.is_empty();
         for name in kernels::debian(arch)?.iter().filter(|_| faults.is_empty()) {
-            let kernel = kernels::ready(name)?;
-            let built = image::mpu_module(&kernel, None).err().map(|error| format!("{error:#}"));
-            all_built &= built.is_none();
-            tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
+            all_built &= build_module(&kernels::ready(name)?, tally);
         }
     }
     if all_built {
@@ -303,26 +293,26 @@ fn build_modules(full: bool, tally: &mut Tally) -> Result<bool> {
         let thunks: Vec<&str> = left.iter().map(String::as_str).filter(|name| name.contains("return_thunk")).collect();
         let known = left.iter().any(|name| name == "register_kprobe");
         let text = format!("leaves {} to the kernel", if known { thunks.join(", ") } else { left.join(", ") });
-        tally.check("mpu.ko for a kernel without return thunks", ending(known && thunks.is_empty()), &text);
+        let fault = (!known || !thunks.is_empty()).then_some(text);
+        tally.faults("mpu.ko for a kernel without return thunks", fault.as_slice());
     }
     Ok(all_built)
+}
+
+fn build_module(kernel: &Kernel, tally: &mut Tally) -> bool {
+    let fault = image::mpu_module(kernel, None).err().map(|error| format!("{error:#}"));
+    tally.faults(&format!("mpu.ko for {}", kernel.release), fault.as_slice());
+    fault.is_none()
 }
 
 /// Builds the module for kernels that no guest boots. If a kernel's headers cannot be downloaded, it is skipped and counted.
 fn build_flavours(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for name in kernels::flavours(full)? {
-        let kernel = match kernels::ready(&name) {
-            Ok(kernel) => kernel,
-            Err(error) => {
-                let ending = if apt::is_unreachable(&error) { Ending::Skip } else { Ending::Fail };
-                tally.check(&format!("headers of {name}"), ending, &format!("{error:#}"));
-                continue;
-            }
-        };
-        let built = image::mpu_module(&kernel, None).err().map(|error| format!("{error:#}"));
-        all_built &= built.is_none();
-        tally.check(&format!("mpu.ko for {}", kernel.release), ending(built.is_none()), &built.unwrap_or_default());
+        match kernels::ready(&name) {
+            Ok(kernel) => all_built &= build_module(&kernel, tally),
+            Err(error) => tally.check(&format!("headers of {name}"), skips::ending(&error), &format!("{error:#}")),
+        }
     }
     Ok(all_built)
 }

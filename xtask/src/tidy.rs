@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::files::git_files;
 use crate::paths::repo;
 
 mod cycles;
@@ -14,14 +15,7 @@ mod imports;
 
 /// Tracked files, and untracked ones that git does not ignore, relative to the repository.
 pub fn tracked() -> Vec<PathBuf> {
-    let listed = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
-        .current_dir(repo())
-        .output()
-        .unwrap();
-    assert!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
-    let text = String::from_utf8(listed.stdout).unwrap();
-    let files: Vec<_> = text.lines().map(PathBuf::from).filter(|file| repo().join(file).is_file()).collect();
+    let files: Vec<_> = git_files(repo()).unwrap().into_iter().map(PathBuf::from).collect();
     assert!(files.len() > 50);
     files
 }

@@ -1,11 +1,12 @@
 //! Programs that repeat calls in a container while the engine or the driver changes.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::command::{behind, command, wait_for_end};
 use crate::container::Container;
 use crate::wait::{TIMEOUT, wait_until};
 
@@ -34,10 +35,8 @@ impl<'a> Callers<'a> {
         let how_many = calls.len();
         for (number, call) in calls.into_iter().enumerate() {
             let script = format!("while [ -e /tmp/go ]; do {call}; done >/tmp/calls.{number} 2>&1");
-            let entered = container.enter_command();
-            let mut command = Command::new(&entered[0]);
-            command.args(&entered[1..]).args(["sh", "-c", &script]).stdin(Stdio::null());
-            callers.running.push(command.spawn().context("cannot start a caller")?);
+            let mut command = command(&behind(&container.enter_command(), &["sh", "-c", &script]));
+            callers.running.push(command.stdin(Stdio::null()).spawn().context("cannot start a caller")?);
         }
         let has_started =
             |number| Path::new(&format!("/proc/{}/root/tmp/calls.{number}", container.init_host_pid())).exists();
@@ -75,7 +74,7 @@ impl<'a> Callers<'a> {
         // From outside: an engine's failure could keep a program in the container from starting.
         let _ = std::fs::remove_file(format!("/proc/{}/root/tmp/go", self.container.init_host_pid()));
         for mut caller in self.running.drain(..) {
-            caller.wait()?;
+            wait_for_end(&mut caller)?;
         }
         Ok(())
     }

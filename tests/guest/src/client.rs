@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use crate::command::{Output, run_with};
+use crate::command::{Output, behind, run, run_with};
 
 /// Where and with which release nvidia-smi runs.
 pub struct Client<'a> {
@@ -42,30 +42,25 @@ impl<'a> Client<'a> {
     }
 
     pub fn smi(&self, arguments: &[&str]) -> Result<Output> {
-        let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
         let Some(release) = self.release else {
-            return run_with(&[&before[..], &["nvidia-smi"], arguments].concat(), &[]);
+            return run(&behind(&self.before, &[&["nvidia-smi"], arguments].concat()));
         };
         let (program, libraries) = (format!("/nvidia/{release}/nvidia-smi"), self.libraries());
-        run_with(&[&before[..], &[program.as_str()], arguments].concat(), &[("LD_LIBRARY_PATH", &libraries)])
+        let words = [&[program.as_str()], arguments].concat();
+        run_with(&behind(&self.before, &words), &[("LD_LIBRARY_PATH", &libraries)])
     }
 
     /// Queries NVML through nvmlcall, and returns each query's rows.
     pub fn nvml(&self, arguments: &[&str]) -> Result<Vec<Query>> {
         let libraries = format!("LD_LIBRARY_PATH={}", self.libraries());
-        let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
-        queries(
-            &run_with(&[&before[..], &["env", libraries.as_str(), "/bin/nvmlcall"], arguments].concat(), &[])?
-                .at_most(1)?,
-        )
+        let words = [&["env", &libraries, "/bin/nvmlcall"], arguments].concat();
+        queries(&run(&behind(&self.before, &words))?.at_most(1)?)
     }
 
     pub fn python(&self, script: &str) -> Result<Output> {
-        let libraries = self.libraries();
-        let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
-        let environment = [format!("LD_LIBRARY_PATH={libraries}"), "PYTHONPATH=/usr/lib/pynvml".to_owned()];
-        let words = ["env", environment[0].as_str(), environment[1].as_str(), "/usr/bin/python3", "-S", "-c", script];
-        run_with(&[&before[..], &words].concat(), &[])
+        let libraries = format!("LD_LIBRARY_PATH={}", self.libraries());
+        let words = ["env", &libraries, "PYTHONPATH=/usr/lib/pynvml", "/usr/bin/python3", "-S", "-c", script];
+        run(&behind(&self.before, &words))
     }
 
     /// The default table's process rows, in the order shown.

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -28,37 +29,69 @@ impl Output {
 }
 
 /// The limit of one program. It only ends a hang: emulated on a busy machine, a program needs far less.
-const LIMIT: Duration = Duration::from_secs(480);
+pub const LIMIT: Duration = Duration::from_secs(480);
 
 pub fn run(words: &[&str]) -> Result<Output> {
     run_with(words, &[])
 }
 
 /// Runs a program to its end with more in its environment.
-///
-/// The outputs are files. A detached container inherits them, and reading a pipe to its end would wait for the container.
 pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Result<Output> {
-    let (mut out, mut err) = (scratch()?, scratch()?);
-    let (program, arguments) = words.split_first().context("no program")?;
-    let mut command = Command::new(program);
-    command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null());
-    let status = in_a_group(command.stdout(out.try_clone()?).stderr(err.try_clone()?), LIMIT)
-        .with_context(|| words.join(" "))?;
-    Ok(Output { status, out: text(&mut out)?, err: text(&mut err)? })
+    run_command(command(words).envs(environment.iter().copied())).with_context(|| words.join(" "))
 }
 
-/// Runs a program in a process group, which is killed at the limit. Waits on a pidfd: busybox's timeout polls the PID, and goes on if another
-/// process gets it.
+/// Runs a command to its end.
+///
+/// The outputs are files. A detached container inherits them, and reading a pipe to its end would wait for the container.
+pub fn run_command(command: &mut Command) -> Result<Output> {
+    let (mut out, mut err) = (scratch()?, scratch()?);
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
+    Ok(Output { status: in_a_group(command, LIMIT)?, out: text(&mut out)?, err: text(&mut err)? })
+}
+
+/// A program and its arguments.
+pub fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Words behind a command prefix.
+pub fn behind<'a>(before: &'a [String], words: &[&'a str]) -> Vec<&'a str> {
+    before.iter().map(String::as_str).chain(words.iter().copied()).collect()
+}
+
+/// Runs a program in a process group, which is killed at the limit.
 fn in_a_group(command: &mut Command, limit: Duration) -> Result<i32> {
     let mut child = command.process_group(0).spawn().context("cannot start it")?;
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process without a number")?;
-    let descriptor = pidfd_open(group, PidfdFlags::empty()).context("cannot watch it")?;
-    let limit = limit.try_into().context("no such time")?;
-    if retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)))? == 0 {
-        rustix::process::kill_process_group(group, Signal::KILL).context("cannot end it")?;
+    if !ends_within(&child, limit)? {
+        rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL).context("cannot end it")?;
     }
     let status = child.wait().context("cannot wait for it")?;
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// Waits for the end of a process. At the limit of one program it is killed, and this fails.
+pub fn wait_for_end(child: &mut Child) -> Result<()> {
+    let in_time = ends_within(child, LIMIT)?;
+    if !in_time {
+        child.kill()?;
+    }
+    child.wait()?;
+    ensure!(in_time, "process {} did not end, and was killed", child.id());
+    Ok(())
+}
+
+/// Waits on a pidfd: busybox's timeout polls the PID, and goes on if another process gets it.
+fn ends_within(child: &Child, limit: Duration) -> Result<bool> {
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).context("cannot watch it")?;
+    is_readable_within(&process, limit)
+}
+
+/// Waits until a descriptor can be read or is at its end.
+pub fn is_readable_within(descriptor: &impl AsFd, limit: Duration) -> Result<bool> {
+    let limit = limit.try_into().context("no such time")?;
+    Ok(retry_on_intr(|| poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&limit)))? > 0)
 }
 
 /// An anonymous file.

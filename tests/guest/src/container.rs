@@ -1,17 +1,14 @@
 //! A real container in the guest: an OCI bundle run by crun or runc, with its own PID, mount, IPC, UTS, cgroup and network namespaces,
 //! the GPU's device nodes, and NVIDIA's user space mounted as NVIDIA's own runtime would. Deleted when dropped.
 
-use std::process::Command;
-
 use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::bundle::{self, Bundle, bind, device, mount};
 use crate::client::Client;
-use crate::command::run_ok;
+use crate::command::{behind, run_ok};
 use crate::holder::Holder;
 use crate::nvctl::{self, Answer};
-use crate::processes;
 use crate::supervisor;
 use crate::wait::wait_until;
 
@@ -49,9 +46,9 @@ impl Container {
     pub fn hold_as(&self, program: &str, arguments: &[&str]) -> Result<Holder> {
         let pid_file = self.bundle.file("pid");
         let _ = std::fs::remove_file(&pid_file);
-        let mut command = Command::new(self.bundle.runtime);
-        command.args(["exec", "--pid-file"]).arg(&pid_file).args([self.name(), program]).args(arguments);
-        Holder::start(command, |_| pid_in(&pid_file))
+        let file = pid_file.display().to_string();
+        let words = [&[self.bundle.runtime, "exec", "--pid-file", &file, self.name(), program], arguments].concat();
+        Holder::start(&words, |_| pid_in(&pid_file))
     }
 
     /// The command that runs a program in this container's namespaces without its runtime, which is much faster. With the engine in user
@@ -66,18 +63,12 @@ impl Container {
 
     /// Runs a shell script in this container, and returns its standard output.
     pub fn script(&self, script: &str) -> Result<String> {
-        let entered = self.enter_command();
-        let entered: Vec<&str> = entered.iter().map(String::as_str).collect();
-        run_ok(&[&entered[..], &["sh", "-c", script]].concat())
+        run_ok(&behind(&self.enter_command(), &["sh", "-c", script]))
     }
 
     /// Starts a GPU process in this container by a shell script that execs or starts gpu-hold.
     pub fn hold_by_script(&self, script: &str) -> Result<Holder> {
-        let entered = self.enter_command();
-        let mut command = Command::new(&entered[0]);
-        command.args(&entered[1..]).args(["sh", "-c", script]);
-        // A process that has ended has no PID.
-        Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
+        Holder::start_in(self.init, &behind(&self.enter_command(), &["sh", "-c", script]))
     }
 
     /// The same for a process with this host PID, unless another fork takes it.
@@ -87,9 +78,7 @@ impl Container {
         let number = format!("sleep 0.3; echo {} > /proc/sys/kernel/ns_last_pid; exec \"$@\"", host_pid - 1);
         words.extend(["sh", "-c", &number, "sh"].map(str::to_owned));
         words.extend(nsenter(self.init));
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).args(["sh", "-c", script]);
-        Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
+        Holder::start_in(self.init, &behind(&words, &["sh", "-c", script]))
     }
 
     /// Makes `pid` the next PID in this container.

@@ -11,7 +11,6 @@ use crate::bundle::{self, Bundle, mount};
 use crate::client::Client;
 use crate::command::{Output, run_ok};
 use crate::holder::Holder;
-use crate::processes;
 
 /// Links to the one executable, by NVIDIA's names.
 const NAMES: [&str; 4] =
@@ -105,9 +104,9 @@ impl InjectedContainer {
     }
 
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
-        let mut command = std::process::Command::new("nsenter");
-        command.args(["-t", &self.init.to_string(), "-p", "-m", "/bin/gpu-hold"]).args(arguments);
-        Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
+        let init = self.init.to_string();
+        let words = ["nsenter", "-t", &init, "-p", "-m", "/bin/gpu-hold"];
+        Holder::start_in(self.init, &[&words, arguments].concat())
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use crate::command::run;
+use crate::command::{behind, run};
 
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -40,8 +40,7 @@ impl Answer {
 
 /// Runs nvctl or nvctl32 behind a command prefix.
 pub fn query(before: &[String], program: &str, arguments: &[&str]) -> Result<Answer> {
-    let before: Vec<&str> = before.iter().map(String::as_str).collect();
-    let done = run(&[&before[..], &[program], arguments].concat())?;
+    let done = run(&behind(before, &[&[program], arguments].concat()))?;
     // 1: the driver refused the call, which is an answer.
     read(&done.at_most(1).with_context(|| format!("nvctl {arguments:?}"))?)
 }

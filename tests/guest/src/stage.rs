@@ -285,9 +285,7 @@ impl Stage {
     }
 
     pub fn unload_all(&self) -> Result<()> {
-        if loaded("mpu_next")? {
-            unload_module("mpu_next")?;
-        }
+        unload_if_loaded("mpu_next")?;
         if loaded("mpu")? || self.supervisor.borrow().is_some() {
             self.unload_engine()?;
         }
@@ -392,6 +390,10 @@ fn loaded(module: &str) -> Result<bool> {
 fn parameter(file: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/sys/module/mpu/parameters/{file}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+}
+
+pub fn unload_if_loaded(name: &str) -> Result<()> {
+    if loaded(name)? { unload_module(name) } else { Ok(()) }
 }
 
 /// Retires an instance of the module, which waits for the callers inside, and unloads it.

@@ -67,14 +67,7 @@ impl Run {
     }
 }
 
-pub fn measure(
-    kernel: &str,
-    era: &str,
-    client: &str,
-    redirect: Option<&str>,
-    peers: &[PathBuf],
-    loud: bool,
-) -> Result<Run> {
+pub fn measure(kernel: &str, era: &str, client: &str, redirect: Option<&str>, peers: &[PathBuf]) -> Result<Run> {
     let mut modules = MODULES.map(str::to_owned).to_vec();
     for peer in peers {
         let name = peer.file_stem().context("a peer is a file")?.to_string_lossy().replace('-', "_");
@@ -91,7 +84,7 @@ pub fn measure(
     let release = kernels::ready(kernel)?.release;
     let image = build(&job, era, client, &modules, peers)?;
     let log = paths::target("guest/log")?.join(format!("bench-{kernel}-era{era}.log"));
-    let console = qemu::boot_counting(&job, &image, &log, loud)?;
+    let console = qemu::boot_counting(&job, &image, &log)?;
     let mut found = Run {
         kernel: redirect.map_or_else(|| kernel.to_owned(), |way| format!("{kernel} by {way}")),
         release,

@@ -16,7 +16,6 @@ use super::rpm::{self, Variant};
 use super::tree::empty_folders;
 use crate::arch::Arch;
 use crate::files::{self, below, write};
-use crate::guest::verdict::Ending;
 use crate::run::{find_program, output};
 use crate::sysroot::needed_here;
 
@@ -34,12 +33,11 @@ const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
     (None, Some("usr/lib/systemd/system-preset/"), "dpkg enables a unit by its script"),
 ];
 
-/// Runs every check on the packages in `out`, with their next releases in `newer`. Returns name, result and reason of each.
-pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(String, Ending, String)> {
+/// Runs every check on the packages in `out`, with their next releases in `newer`. Returns the faults that each found.
+pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(String, Vec<String>)> {
     let mut results = Vec::new();
     let mut record = |name: String, faults: Result<Vec<String>>| {
-        let faults = faults.unwrap_or_else(|error| vec![format!("{error:#}")]);
-        results.push((name, if faults.is_empty() { Ending::Pass } else { Ending::Fail }, faults.join("; ")));
+        results.push((name, faults.unwrap_or_else(|error| vec![format!("{error:#}")])));
     };
     for (&arch, variant) in arches.iter().flat_map(|arch| rpm::VARIANTS.map(|variant| (arch, variant))) {
         let package = out.join(rpm::file_name(variant.name, version, 1, arch));
@@ -47,22 +45,17 @@ pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(Str
         let name = format!("{} for {arch}", variant.name);
         record(format!("{name}: both families have the same files"), check_same_files(out, version, arch, variant));
         let program = out.join(arch.facts().debian).join(variant.program);
-        match arch {
-            Arch::Amd64 => {
-                record(
-                    format!("{name}: the RPM's life"),
-                    check_life_cycle(&package, &next, variant, version, &program),
-                );
-                if variant.program == "mpu" {
-                    let faults = check_without_shared_run(&package, variant, version, &program);
-                    record(format!("{name}: scripts without a /run in common"), faults);
-                    let faults = check_removal_leaves(&package, variant, version, &program);
-                    record(format!("{name}: what its removal must leave"), faults);
-                }
-            }
-            Arch::Arm64 => {
-                record(format!("{name}: the RPM comes and goes"), check_install_and_remove(&package, variant))
-            }
+        if arch != Arch::Amd64 {
+            record(format!("{name}: the RPM comes and goes"), check_install_and_remove(&package, variant));
+            continue;
+        }
+        let in_root = |check: &dyn Fn(&Root) -> Result<Vec<String>>| check(&Root::make(variant, version, &program)?);
+        record(format!("{name}: the RPM's life"), in_root(&|root| check_life_cycle(root, &package, &next)));
+        if variant.program == "mpu" {
+            let faults = in_root(&|root| check_without_shared_run(root, &package));
+            record(format!("{name}: scripts without a /run in common"), faults);
+            let faults = in_root(&|root| check_removal_leaves(root, &package));
+            record(format!("{name}: what its removal must leave"), faults);
         }
     }
     if arches.contains(&Arch::Amd64) {
@@ -76,7 +69,7 @@ pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(Str
 }
 
 /// Returns the undeclared differences between a Debian package and an RPM.
-pub fn check_same_files(out: &Path, version: &str, arch: Arch, variant: Variant) -> Result<Vec<String>> {
+fn check_same_files(out: &Path, version: &str, arch: Arch, variant: Variant) -> Result<Vec<String>> {
     let deb = out.join(deb::file_name(variant.program, version, arch));
     let rpm = out.join(rpm::file_name(variant.name, version, 1, arch));
     let has_dkms = |path: &String| variant.with_dkms || !path.starts_with("usr/src/");
@@ -145,8 +138,11 @@ fn state(root: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 /// A root with a shell, the C library, and programs that log their calls.
-struct Root {
+struct Root<'a> {
     folder: tempfile::TempDir,
+    /// The package whose calls are expected.
+    variant: Variant,
+    version: &'a str,
 }
 
 /// Programs that the scripts call. In the root, scripts of these names log each call.
@@ -158,9 +154,9 @@ const FOLDERS: &str = "dev etc proc/1 proc/self/ns run/systemd/system tmp lib/mo
 /// rpm's database, below the root.
 const DATABASE: &str = "var/lib/rpm";
 
-impl Root {
-    fn make(program: &Path) -> Result<Root> {
-        let root = Root { folder: tempfile::tempdir()? };
+impl<'a> Root<'a> {
+    fn make(variant: Variant, version: &'a str, program: &Path) -> Result<Self> {
+        let root = Self { folder: tempfile::tempdir()?, variant, version };
         let busybox = find_program("busybox").context("no busybox: install busybox-static")?;
         write(&root.at("usr/bin/busybox"), &std::fs::read(busybox)?, 0o755)?;
         for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("usr/sbin", "bin")] {
@@ -170,8 +166,7 @@ impl Root {
             symlink("busybox", root.at("usr/bin").join(applet))?;
         }
         for name in RECORDED {
-            let text = format!("#!/bin/sh\necho {name} \"$@\" >> /calls\n");
-            write(&root.at("usr/bin").join(name), text.as_bytes(), 0o755)?;
+            write(&root.at("usr/bin").join(name), format!("#!/bin/sh\necho {name} \"$@\" >> /calls\n"), 0o755)?;
         }
         for library in needed_here(program) {
             write(&root.at(library.trim_start_matches('/')), &std::fs::read(library)?, 0o755)?;
@@ -182,12 +177,12 @@ impl Root {
         for kernel in KERNELS {
             std::fs::create_dir_all(root.at("lib/modules").join(kernel).join("build/include"))?;
         }
-        write(&root.at("proc/self/status"), b"CapEff:\t000001ffffffffff\n", 0o444)?;
+        write(&root.at("proc/self/status"), "CapEff:\t000001ffffffffff\n", 0o444)?;
         // The scripts take this for the root of a running machine, not of an image build.
         symlink("/", root.at("proc/1/root"))?;
         symlink("pid:[4026531836]", root.at("proc/self/ns/pid"))?;
         // Scripts write to /dev/null. A test without root cannot make the device.
-        write(&root.at("dev/null"), b"", 0o666)?;
+        write(&root.at("dev/null"), "", 0o666)?;
         Ok(root)
     }
 
@@ -195,24 +190,43 @@ impl Root {
         self.folder.path().join(path)
     }
 
-    fn rpm(&self, args: &[&str]) -> Result<String> {
+    /// Runs rpm with some options on a file or a package.
+    fn rpm(&self, options: &str, what: impl AsRef<Path>) -> Result<()> {
         let mut rpm = Command::new("rpm");
-        rpm.arg("--root").arg(self.folder.path()).args(["--dbpath", &format!("/{DATABASE}")]).args(args);
+        rpm.arg("--root").arg(self.folder.path()).args(["--dbpath", &format!("/{DATABASE}")]);
+        rpm.args(options.split(' ')).arg(what.as_ref());
         let done = rpm.stdin(Stdio::null()).output().context("cannot start rpm")?;
         let output = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-        ensure!(done.status.success(), "rpm {} failed: {output}", args.join(" "));
-        Ok(output)
+        ensure!(done.status.success(), "rpm {options} {} failed: {output}", what.as_ref().display());
+        Ok(())
     }
 
-    fn calls(&self) -> Vec<String> {
+    /// The calls since the last ones.
+    fn take_calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.at("calls")).unwrap_or_default();
         let _ = std::fs::remove_file(self.at("calls"));
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Compares the calls since the last check with the expected ones.
-    fn expect(&self, step: &str, expected: Vec<String>) -> Option<String> {
-        let calls = self.calls();
+    /// The expected calls of some parts of [`CALLS`].
+    fn calls_of(&self, parts: &str) -> Vec<String> {
+        let Variant { program, with_dkms, .. } = self.variant;
+        let of = |part: &str| {
+            let applies = |of: &str| of == format!("{program} {part}") || with_dkms && of == format!("dkms {part}");
+            let rows = CALLS.trim().lines().filter_map(|row| row.split_once(": "));
+            let calls = rows.filter(|(of, _)| applies(of)).map(|(_, call)| call.replace("VERSION", self.version));
+            calls.collect::<Vec<_>>()
+        };
+        parts.split(' ').flat_map(of).collect()
+    }
+
+    /// Compares the calls since the last check with those of some parts.
+    fn expect(&self, step: &str, parts: &str) -> Option<String> {
+        self.expect_calls(step, &self.calls_of(parts))
+    }
+
+    fn expect_calls(&self, step: &str, expected: &[String]) -> Option<String> {
+        let calls = self.take_calls();
         (calls != expected).then(|| format!("{step} calls {calls:#?}, not {expected:#?}"))
     }
 
@@ -231,54 +245,44 @@ impl Root {
 }
 
 /// Installs, reinstalls, upgrades, downgrades and removes an RPM of this machine's architecture. `newer` is its next release.
-pub fn check_life_cycle(
-    package: &Path,
-    newer: &Path,
-    variant: Variant,
-    version: &str,
-    program: &Path,
-) -> Result<Vec<String>> {
-    let root = Root::make(program)?;
+fn check_life_cycle(root: &Root, package: &Path, newer: &Path) -> Result<Vec<String>> {
+    let variant = root.variant;
     let before = root.names()?;
     let mut faults = Vec::new();
-    let file = |path: &Path| path.display().to_string();
-    let calls = |parts: &str| calls(variant, version, parts);
     // The root has none of the dependencies.
-    root.rpm(&["-i", "--nodeps", &file(package)])?;
-    faults.extend(root.expect("an installation", calls("first policy start")));
-    root.rpm(&["-V", "--nodeps", variant.name])?;
-    let over = || calls("module_goes reload policy start");
-    root.rpm(&["-U", "--nodeps", "--replacepkgs", &file(package)])?;
-    faults.extend(root.expect("the same again", over()));
+    root.rpm("-i --nodeps", package)?;
+    faults.extend(root.expect("an installation", "first policy start"));
+    root.rpm("-V --nodeps", variant.name)?;
+    root.rpm("-U --nodeps --replacepkgs", package)?;
+    faults.extend(root.expect("the same again", REPLACED));
     let config = root.at("etc/mpu/config.toml");
     let original = std::fs::read(&config).ok();
     if original.is_some() {
         std::fs::write(&config, EDITED)?;
     }
-    root.rpm(&["-U", "--nodeps", &file(newer)])?;
-    faults.extend(root.expect("an upgrade", over()));
-    root.rpm(&["-U", "--nodeps", "--oldpackage", &file(package)])?;
-    faults.extend(root.expect("a downgrade", over()));
+    root.rpm("-U --nodeps", newer)?;
+    faults.extend(root.expect("an upgrade", REPLACED));
+    root.rpm("-U --nodeps --oldpackage", package)?;
+    faults.extend(root.expect("a downgrade", REPLACED));
     if let Some(original) = original {
         if std::fs::read_to_string(&config).unwrap_or_default() != EDITED {
             faults.push("an upgrade changes an edited configuration".to_owned());
         }
         std::fs::write(&config, original)?;
-        write(&root.at(BUILT), b"built by mpu up", 0o644)?;
+        write(&root.at(BUILT), "built by mpu up", 0o644)?;
     }
     let docker = root.at(DOCKER);
     if variant.program == "mpu-container" {
-        write(&docker, DEFAULT_RUNTIME.as_bytes(), 0o644)?;
+        write(&docker, DEFAULT_RUNTIME, 0o644)?;
     }
-    root.rpm(&["-e", "--nodeps", variant.name])?;
+    root.rpm("-e --nodeps", variant.name)?;
     if let Ok(left) = std::fs::read_to_string(&docker) {
         if !left.contains("\"default-runtime\": \"runc\"") || !left.contains("kept") {
             faults.push(format!("a removal leaves Docker with {left}"));
         }
         std::fs::remove_dir_all(docker.parent().context("no parent")?)?;
     }
-    let expected = calls("engines_left stop forgotten module_goes policy_goes reload");
-    faults.extend(root.expect("a removal", expected));
+    faults.extend(root.expect("a removal", "engines_left stop forgotten module_goes policy_goes reload"));
     let after = root.names()?;
     faults.extend(after.difference(&before).map(|path| format!("a removal leaves {}", path.display())));
     faults.extend(before.difference(&after).map(|path| format!("a removal takes {} along", path.display())));
@@ -286,90 +290,71 @@ pub fn check_life_cycle(
 }
 
 /// Installs an RPM where scripts of one transaction share no `/run`, as under rpm-ostree: no script can write the note there.
-pub fn check_without_shared_run(
-    package: &Path,
-    variant: Variant,
-    version: &str,
-    program: &Path,
-) -> Result<Vec<String>> {
-    let root = Root::make(program)?;
-    let calls = |parts: &str| calls(variant, version, parts);
+fn check_without_shared_run(root: &Root, package: &Path) -> Result<Vec<String>> {
     std::fs::create_dir(root.at("run/mpu-variant"))?;
-    root.rpm(&["-i", "--nodeps", &package.display().to_string()])?;
-    let step = "an installation that cannot keep a note";
-    Ok(root.expect(step, calls("first policy start")).into_iter().collect())
+    root.rpm("-i --nodeps", package)?;
+    Ok(root.expect("an installation that cannot keep a note", "first policy start").into_iter().collect())
 }
 
 /// Removes an RPM where the removal must leave something: a busy engine, the machine's engine from a chroot, an engine of a pod.
-pub fn check_removal_leaves(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
-    let root = Root::make(program)?;
+fn check_removal_leaves(root: &Root, package: &Path) -> Result<Vec<String>> {
+    let name = root.variant.name;
     let mut faults = Vec::new();
-    let calls = |parts: &str| calls(variant, version, parts);
-    let installed = || root.rpm(&["-i", "--nodeps", &package.display().to_string()]).map(|_| drop(root.calls()));
-    let busy = b"#!/bin/sh\necho mpu \"$@\" >> /calls\nexit 1\n";
+    let installed = || root.rpm("-i --nodeps", package).map(|()| drop(root.take_calls()));
+    let busy = "#!/bin/sh\necho mpu \"$@\" >> /calls\nexit 1\n";
     let busy_down = vec!["mpu down --wait 30".to_owned()];
     installed()?;
     write(&root.at("usr/bin/mpu"), busy, 0o755)?;
-    if root.rpm(&["-e", "--nodeps", variant.name]).is_ok() {
+    if root.rpm("-e --nodeps", name).is_ok() {
         faults.push("a package goes, though its engine stays".to_owned());
         installed()?;
     }
-    faults.extend(root.expect("a removal under a held engine", [calls("stop"), busy_down].concat()));
+    faults.extend(root.expect_calls("a removal under a held engine", &[root.calls_of("stop"), busy_down].concat()));
     // The same in an image build, after a transaction that was killed there.
     write(&root.at("usr/bin/mpu"), busy, 0o755)?;
-    write(&root.at("run/mpu-variant"), b"1 new\n", 0o644)?;
-    write(&root.at("run/mpu/up.json"), b"{}", 0o644)?;
+    write(&root.at("run/mpu-variant"), "1 new\n", 0o644)?;
+    write(&root.at("run/mpu/up.json"), "{}", 0o644)?;
     std::fs::rename(root.at("proc/1"), root.at("proc/2"))?;
-    root.rpm(&["-e", "--nodeps", variant.name])?;
-    let mut expected = calls("stop forgotten module_goes policy_goes reload");
+    root.rpm("-e --nodeps", name)?;
+    let mut expected = root.calls_of("stop forgotten module_goes policy_goes reload");
     expected.retain(|call| call != "load_policy");
-    faults.extend(root.expect("a removal in a chroot", expected));
+    faults.extend(root.expect_calls("a removal in a chroot", &expected));
     faults.extend(root.lacks("a removal in a chroot", &["run/mpu/up.json"]));
     std::fs::rename(root.at("proc/2"), root.at("proc/1"))?;
-    for (names, left) in [
-        (["run/mpu/agents/pod.turn", "run/mpu/up.json"], &["run/mpu/agents/pod.turn", "run/mpu/up.json"][..]),
-        (["run/mpu/nri/7.json", "run/mpu/up.json"], &["run/mpu/nri/7.json"]),
-    ] {
+    for held in ["run/mpu/agents/pod.turn", "run/mpu/nri/7.json"] {
         installed()?;
         let _ = std::fs::remove_dir_all(root.at("run/mpu"));
+        let names = [held, "run/mpu/up.json"];
         for name in names {
-            write(&root.at(name), b"{}", 0o644)?;
+            write(&root.at(name), "{}", 0o644)?;
         }
-        root.rpm(&["-e", "--nodeps", variant.name])?;
-        let step = format!("a removal with {}", names[0]);
-        faults.extend(root.lacks(&step, left));
-        faults.extend(
-            names
-                .iter()
-                .filter(|name| !left.contains(name) && root.at(name).exists())
-                .map(|name| format!("{step} leaves {name}")),
-        );
+        root.rpm("-e --nodeps", name)?;
+        faults.extend(root.lacks(&format!("a removal with {held}"), &names));
     }
     Ok(faults)
 }
 
 /// Replaces one variant by the other in a single transaction, as `dnf swap` does, and back.
-pub fn check_swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> Result<Vec<String>> {
-    let root = Root::make(program)?;
+fn check_swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> Result<Vec<String>> {
+    let [(first, mut gone), _] = packages;
+    let mut root = Root::make(gone, version, program)?;
     let mut faults = Vec::new();
-    let [(first, from), _] = packages;
-    root.rpm(&["-i", "--nodeps", &first.display().to_string()])?;
+    root.rpm("-i --nodeps", first)?;
     std::fs::write(root.at("etc/mpu/config.toml"), EDITED)?;
-    write(&root.at(BUILT), b"built by mpu up", 0o644)?;
-    root.calls();
-    let mut gone = from;
+    write(&root.at(BUILT), "built by mpu up", 0o644)?;
+    root.take_calls();
     for (package, comes) in [packages[1], packages[0]] {
         let mut python = Command::new("/usr/bin/python3");
         python.args(["-c", SWAP]).arg(root.folder.path()).args([&format!("/{DATABASE}"), gone.name]).arg(package);
         output(&mut python).with_context(|| format!("cannot swap {} for {}", gone.name, comes.name))?;
         let step = format!("{} for {}", comes.name, gone.name);
-        let expected = calls(comes, version, "module_goes reload policy start");
-        faults.extend(root.expect(&step, expected));
+        root.variant = comes;
+        faults.extend(root.expect(&step, REPLACED));
         faults.extend(root.lacks(&step, &["usr/bin/mpu", "usr/lib/systemd/system/mpu.service", BUILT]));
         if std::fs::read_to_string(root.at("etc/mpu/config.toml")).unwrap_or_default() != EDITED {
             faults.push(format!("{step} changes an edited configuration"));
         }
-        if root.rpm(&["-q", gone.name]).is_ok() || root.rpm(&["-q", comes.name]).is_err() {
+        if root.rpm("-q", gone.name).is_ok() || root.rpm("-q", comes.name).is_err() {
             faults.push(format!("{step}: not in the database"));
         }
         if root.at("run/mpu-variant").exists() {
@@ -408,6 +393,9 @@ failed.extend(transaction.run(callback, "") or [])
 sys.exit(str(failed) if failed else 0)
 "#;
 
+/// The parts of [`CALLS`] when a package is replaced by another.
+const REPLACED: &str = "module_goes reload policy start";
+
 /// The scripts' calls of other programs: the package (or `dkms`: the variant with DKMS), the step, and the call.
 const CALLS: &str = "
 mpu-container first: systemctl --no-reload preset mpu-cdi-refresh.service
@@ -439,28 +427,14 @@ mpu stop: systemctl stop mpu-metrics.service mpu-nri.service mpu.service
 mpu forgotten: systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service
 mpu module_goes: dkms remove -m mpu -v VERSION --all";
 
-fn calls(variant: Variant, version: &str, parts: &str) -> Vec<String> {
-    let of = |part: &str| {
-        let rows = CALLS.trim().lines().filter_map(|row| {
-            let (of, call) = row.split_once(": ")?;
-            let applies =
-                of == format!("{} {part}", variant.program) || variant.with_dkms && of == format!("dkms {part}");
-            applies.then(|| call.replace("VERSION", version))
-        });
-        rows.collect::<Vec<_>>()
-    };
-    parts.split(' ').flat_map(of).collect()
-}
-
 /// Installs and removes an RPM of another architecture, without its scripts: they cannot run here.
-pub fn check_install_and_remove(package: &Path, variant: Variant) -> Result<Vec<String>> {
-    let root = Root::make(Path::new("/bin/sh"))?;
+fn check_install_and_remove(package: &Path, variant: Variant) -> Result<Vec<String>> {
+    let root = Root::make(variant, "", Path::new("/bin/sh"))?;
     let before = root.names()?;
-    let foreign = ["--nodeps", "--noscripts", "--ignorearch"];
-    root.rpm(&[&["-i"][..], &foreign, &[&package.display().to_string()]].concat())?;
+    root.rpm("-i --nodeps --noscripts --ignorearch", package)?;
     let installed = root.names()?;
     ensure!(installed.len() > before.len() + 5, "{} holds next to nothing", package.display());
-    root.rpm(&["-e", "--nodeps", "--noscripts", variant.name])?;
+    root.rpm("-e --nodeps --noscripts", variant.name)?;
     Ok(root.names()?.difference(&before).map(|path| format!("a removal leaves {}", path.display())).collect())
 }
 

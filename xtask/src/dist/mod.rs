@@ -16,11 +16,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
 use crate::files::{self, write};
-use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::programs::{Build, Profile};
 use crate::run::{output, print_progress, run};
-use crate::{chart, container, foreign, paths, setup};
+use crate::{chart, foreign, paths, setup};
 use provenance::{ReleaseFacts, Sources};
 use tree::Package;
 
@@ -68,8 +67,8 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     release.make(&out)?;
     println!("{}", out.display());
     let checks = check::all(&out, &newer()?, version, &release.arches);
-    let failed: Vec<_> = checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail).collect();
-    failed.iter().for_each(|(name, _, why)| println!("{name}: {why}"));
+    let failed: Vec<_> = checks.iter().filter(|(_, faults)| !faults.is_empty()).collect();
+    failed.iter().for_each(|(name, faults)| println!("{name}: {}", faults.join("; ")));
     if !failed.is_empty() || !args.twice {
         return Ok(Outcome::of(failed.is_empty()));
     }
@@ -150,7 +149,7 @@ impl Release {
         let schemas = |folder: &Path| -> Result<()> {
             for name in output(foreign::command(arch, &mpu)?.arg("schema"))?.lines() {
                 let text = output(foreign::command(arch, &mpu)?.args(["schema", name]))?;
-                write(&folder.join(format!("{name}.json")), text.as_bytes(), 0o644)?;
+                write(&folder.join(format!("{name}.json")), text, 0o644)?;
             }
             Ok(())
         };
@@ -159,7 +158,7 @@ impl Release {
             run(foreign::command(arch, program)?.arg("stage").arg(tree))?;
             schemas(&tree.join("usr/share/doc/mpu/schema"))
         };
-        let stage_container = |program: &Path, tree: &Path| container::stage(arch, program, tree);
+        let stage_container = |program: &Path, tree: &Path| stage_container(arch, program, tree);
         print_progress(format!("packing for {arch}"));
         type Stage<'a> = &'a dyn Fn(&Path, &Path) -> Result<()>;
         let programs =
@@ -185,6 +184,21 @@ impl Release {
         }
         Ok(())
     }
+}
+
+/// Installs mpu-container into a package's tree.
+fn stage_container(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
+    let (programs, share) = (tree.join("usr/bin"), tree.join("usr/share"));
+    let installed = programs.join("mpu-container");
+    files::copy(program, &installed)?;
+    run(foreign::command(arch, &installed)?.arg("links").arg(&programs))?;
+    run(foreign::command(arch, &installed)?.args(["man", "--all"]).arg(share.join("man/man1")))?;
+    for name in ["nvidia-ctk", "nvidia-container-cli"] {
+        let script = output(foreign::command(arch, &installed)?.args(["completions", "bash", name]))?;
+        write(&share.join("bash-completion/completions").join(name), script, 0o644)?;
+    }
+    let unit = "mpu-cdi-refresh.service";
+    files::copy(&paths::repo().join("packaging/systemd").join(unit), &tree.join("usr/lib/systemd/system").join(unit))
 }
 
 /// The timestamp of all files in a package: the time of the newest commit.

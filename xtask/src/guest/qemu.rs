@@ -118,11 +118,11 @@ pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> 
 }
 
 /// The same with a clock that counts instructions.
-pub fn boot_counting(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
+pub fn boot_counting(job: &Job, image: &Path, log: &Path) -> Result<Console> {
     let kernel = kernels::ready(&job.kernel)?;
     let mut counting = Command::new(kernel.arch.facts().qemu);
     counting.args(COUNTING);
-    watch(command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY), image, job.limit, log, loud)
+    watch(command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY), image, job.limit, log, false)
 }
 
 /// The same with the caller's QEMU command.

@@ -46,9 +46,7 @@ impl Report {
             log,
         }
     }
-}
 
-impl Report {
     /// The report of a guest that could not run.
     pub fn broken(name: String, error: &anyhow::Error) -> Self {
         let troubles = vec![format!("the rig broke: {error:#}")];
@@ -111,6 +109,12 @@ impl Tally {
             Ending::Fail => self.failed(format!("{name}: {reason}")),
             Ending::Skip => self.skips.push(format!("{name}: {reason}")),
         }
+    }
+
+    /// A check that passes without faults.
+    pub fn faults(&mut self, name: &str, faults: &[String]) {
+        let result = if faults.is_empty() { Ending::Pass } else { Ending::Fail };
+        self.check(name, result, &faults.join("; "));
     }
 
     /// Adds another tally, whose failures are already printed.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::source::{Driver, build_module, check_compiler, get_or_make, row};
+use super::source::{Driver, build_module, check_compiler, row};
 use crate::apt::Suite;
 use crate::kernels::Kernel;
 use crate::run::{print_progress, run};
@@ -24,7 +24,7 @@ const PATCHED: &str = ". ./dkms.conf; for name in \"${PATCH[@]}\"; do patch -s -
 /// The package of a release of drivers.toml, unpacked, fetched unless the cache has it.
 pub fn fetch(release: &str) -> Result<PathBuf> {
     let row = row(release, true)?;
-    get_or_make(paths::cache("real-driver")?.join(format!("package-{release}")), |partial| {
+    files::get_or_make(paths::cache("real-driver")?.join(format!("package-{release}")), Path::is_dir, |partial| {
         print_progress(format!("fetching NVIDIA's closed driver {release} from {}", row.suite));
         let versions = Suite::open(&row.suite)?.unpack(std::slice::from_ref(&row.package), partial)?;
         let is_it = versions.iter().any(|version| version.contains(&format!("={release}-")));
@@ -40,7 +40,7 @@ pub fn build(kernel: &Kernel, release: &str) -> Result<Driver> {
     let version = files::read(&package.join(VERSION))?;
     let key = files::digest([RECIPE, PATCHED, &kernel.stamp, &version]);
     let cached = paths::cache("real-driver")?.join(format!("closed-{release}-{}-{}", kernel.name, &key[..16]));
-    let cached = get_or_make(cached, |partial| {
+    let cached = files::get_or_make(cached, Path::is_dir, |partial| {
         print_progress(format!("building NVIDIA's closed driver {release} for {}, once: some minutes", kernel.release));
         setup::require(setup::KERNELS)?;
         let work = partial.join("tree");

@@ -62,14 +62,10 @@ pub struct Internals {
 pub fn fetch(release: &str) -> Result<PathBuf> {
     let row = row(release, false)?;
     let tree = paths::cache("real-driver")?.join(format!("source-{release}"));
-    files::get_or_make(
-        tree,
-        |tree| tree.join("version.mk").is_file(),
-        |partial| {
-            print_progress(format!("fetching the sources of NVIDIA's open driver {release} from {}", row.suite));
-            Suite::open_sources(&row.suite)?.unpack_source(&row.package, release, partial)
-        },
-    )
+    files::get_or_make(tree, Path::is_dir, |partial| {
+        print_progress(format!("fetching the sources of NVIDIA's open driver {release} from {}", row.suite));
+        Suite::open_sources(&row.suite)?.unpack_source(&row.package, release, partial)
+    })
 }
 
 /// Builds a copy of any source tree.
@@ -80,7 +76,7 @@ pub fn from_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
     let sources = sources(tree)?;
     let key = key(kernel, tree, &sources)?;
     let cached = paths::cache("real-driver")?.join(format!("{release}-{}-{}", kernel.name, &key[..16]));
-    let cached = get_or_make(cached, |partial| build(kernel, &release, tree, &sources, partial))?;
+    let cached = files::get_or_make(cached, Path::is_dir, |partial| build(kernel, &release, tree, &sources, partial))?;
     let flags = read(&cached.join("flags"))?.split_whitespace().map(str::to_owned).collect();
     let internals = Some(Internals { folder: cached.join("tree/src/nvidia"), flags });
     Ok(Driver { release, module: cached.join("nvidia.ko"), internals })
@@ -151,18 +147,6 @@ pub fn build_module(kernel: &Kernel, folder: &Path, to: &Path) -> Result<()> {
     let mut strip = Command::new("objcopy");
     strip.arg("--strip-debug").arg(folder.join("nvidia.ko")).arg(to.join("nvidia.ko"));
     output(&mut strip).map(drop).context("the driver's makefiles left no nvidia.ko that can be read")
-}
-
-/// A cached folder, complete when it has the file `done`.
-pub fn get_or_make(cached: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    files::get_or_make(
-        cached,
-        |cached| cached.join("done").exists(),
-        |partial| {
-            make(partial)?;
-            Ok(fs_err::write(partial.join("done"), "")?)
-        },
-    )
 }
 
 /// Writes the compiler flags, and deletes everything but the headers from the tree.

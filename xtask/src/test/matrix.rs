@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::guest::{Job, Row};
 use crate::test::selection::Shard;
-use crate::{apt, kernels, real_driver};
+use crate::{kernels, real_driver, skips};
 
 #[derive(Deserialize)]
 pub struct Matrix {
@@ -202,7 +202,7 @@ pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Res
     for real in shard.share(matrix.real.iter().filter(|real| full || !real.quick.is_empty())) {
         let mut rows = Vec::new();
         for release in &real.releases {
-            let tried = real_driver::fetch(release, real.closed).map_err(|error| (fetch_failure(&error), error));
+            let tried = real_driver::fetch(release, real.closed).map_err(|error| (skips::ending(&error), error));
             let made = || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
             match tried.and_then(|()| made()) {
                 Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
@@ -222,21 +222,10 @@ pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Res
     Ok(guests)
 }
 
-/// The result of a failed download: skipped if the archive is unreachable. A wrong checksum or a missing package is a failure.
-fn fetch_failure(error: &anyhow::Error) -> Ending {
-    if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Cell, Ending, Guest, Job, MODULE, Matrix, NOTIFY};
-    use super::{driver_stories, fetch_failure, last_story, simulated, stories};
-
-    #[test]
-    fn driver_with_wrong_checksum_fails() {
-        let error = anyhow::anyhow!("E: Failed to fetch http://x  Hash Sum mismatch");
-        assert!(matches!(fetch_failure(&error), Ending::Fail));
-    }
+    use super::{Cell, Guest, Job, MODULE, Matrix, NOTIFY};
+    use super::{driver_stories, last_story, simulated, stories};
 
     /// A misspelled name would select nothing.
     #[test]

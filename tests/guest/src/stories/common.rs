@@ -5,7 +5,7 @@ pub(super) use std::time::{Duration, Instant};
 pub(super) use anyhow::{Context, Result, anyhow, bail, ensure};
 
 pub(super) use crate::callers::Callers;
-pub(super) use crate::command::{Output, run, run_ok};
+pub(super) use crate::command::{Output, behind, command, run, run_ok, wait_for_end};
 pub(super) use crate::container::Container;
 pub(super) use crate::engine::Engine;
 pub(super) use crate::holder::Holder;
@@ -14,7 +14,7 @@ pub(super) use crate::nvctl::{self, Answer};
 pub(super) use crate::processes;
 pub(super) use crate::real::Real;
 pub(super) use crate::scene::{Scene, sorted};
-pub(super) use crate::stage::{Stage, unload_module};
+pub(super) use crate::stage::{Stage, unload_if_loaded, unload_module};
 pub(super) use crate::story::{BareResult, Fault, Story, once};
 pub(super) use crate::supervisor;
 pub(super) use crate::wait::{unload_unused, wait_until};

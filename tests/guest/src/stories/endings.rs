@@ -1,6 +1,6 @@
 //! Processes that end in every way, and reused PIDs: rows are right or absent, never wrong.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::stories::common::*;
 use crate::stories::requests::samples;
@@ -45,10 +45,8 @@ fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let dead = scene.a.hold_by_script("exec gpu-hold --leave --mem 30")?;
     gone(scene, dead.view_pid)?;
     scene.a.set_next_pid(dead.view_pid)?;
-    let entered = scene.a.enter_command();
-    let mut heir = Command::new(&entered[0]);
-    let mut heir =
-        heir.args(&entered[1..]).arg("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("no cat")?;
+    let mut heir = command(&behind(&scene.a.enter_command(), &["cat"]));
+    let mut heir = heir.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("no cat")?;
     let reused = wait_for(|| processes::host_pid(scene.a.init_host_pid(), dead.view_pid).is_some());
     let verdict = (|| {
         reused.with_context(|| format!("no process got the number {}", dead.view_pid))?;
@@ -56,7 +54,7 @@ fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
         check_memory(&scene.a, dead.view_pid, 0)
     })();
     drop(heir.stdin.take());
-    heir.wait()?;
+    wait_for_end(&mut heir)?;
     verdict
 }
 

@@ -8,7 +8,7 @@ const NEWEST: &str = "drivers have these events from 615 on";
 
 pub const STORIES: &[Story] = &[
     story!(scene memory_limit_event_names_own_processes, [1, 3];
-        "Every client goes over its memory limit, and a container that subscribed fetches the events, plainly, \
+        "Each client exceeds its memory limit, and a container that subscribed fetches the events, plainly, \
         wrapped and by a 32-bit program. It gets own PIDs, 0 for others, and the unchanged word of another kind of \
         event. The host gets everybody's PIDs, and so does a container that the policy exempts.")
     .real(Real::Knob)

@@ -1,7 +1,5 @@
 //! PID namespaces in PID namespaces: each level sees its own processes and those below, by its own numbers.
 
-use std::process::Command;
-
 use crate::client::Client;
 use crate::client::pids;
 use crate::stories::common::*;
@@ -48,13 +46,10 @@ fn nest(depth: u64) -> Result<Vec<Level>> {
     let mut levels: Vec<Level> = Vec::new();
     for level in 1..=depth {
         let outermost = || supervisor::join_command().iter().map(|word| (*word).to_owned()).collect();
-        let mut words: Vec<String> = levels.last().map_or_else(outermost, Level::enter_command);
+        let before: Vec<String> = levels.last().map_or_else(outermost, Level::enter_command);
         let each = (20 * level).to_string();
         let new = ["unshare", "-p", "-m", "-f", "--mount-proc", "gpu-hold", "--clients", "2", "--mem", each.as_str()];
-        words.extend(new.map(str::to_owned));
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
-        let holder = Holder::start(command, |_| Ok(0))?;
+        let holder = Holder::start(&behind(&before, &new), |_| Ok(0))?;
         let host_pid = processes::deepest_descendant(holder.started());
         let numbers = processes::ns_pids(host_pid).context("the process has ended")?;
         anyhow::ensure!(numbers.len() as u64 == level + 1, "level {level} has the numbers {numbers:?}");

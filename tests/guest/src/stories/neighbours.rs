@@ -159,19 +159,15 @@ fn starts() -> Vec<(u64, String)> {
 
 fn answer_past_the_drivers_copies_is_counted(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = stage.counter("passed.copy_not_seen");
-    bypass(true)?;
+    stage.set_driver("bypass", "1")?;
     let answer = scene.a.query(&["pids"]);
     let refused = scene.a.query(&["--size", "3816", "pids"]);
-    bypass(false)?;
+    stage.set_driver("bypass", "0")?;
     check!(answer?.status == 0 && refused?.status != 0, "of two calls the driver refuses the second alone");
     let counted = stage.counter("passed.copy_not_seen").zip(before).map(|(after, before)| after - before);
     check_own_list(scene, "with the copies, the list")?;
     check!(counted == Some(1), "one answer past the copies was counted as {counted:?}");
     Ok(())
-}
-
-fn bypass(on: bool) -> Result<(), Fault> {
-    Ok(fs::write("/sys/module/nvidia/parameters/bypass", if on { "1" } else { "0" }).context("no bypass")?)
 }
 
 /// Runs `act` while a probe named `mpu_story/probe` is active.

@@ -189,9 +189,7 @@ fn races<'a>(modes: &'a [&'a str]) -> impl Iterator<Item = (&'static str, &'a st
 fn race(stage: &Stage, scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32>, Fault> {
     let seconds = stage.race_seconds(0.5);
     let text = scene.a.script(&format!("nvctl --threads 3 --raced {raced} race {mode} {seconds}"))?;
-    let accepted = text.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
-    check!(accepted > 0u64, "racing {raced} by {mode}, no call was accepted: {text}");
-    Ok(text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect())
+    Ok(parse_race(&text, 1)?.1)
 }
 
 const READERS: [&str; 1] = ["read"];

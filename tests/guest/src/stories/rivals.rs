@@ -31,7 +31,7 @@ fn refused_instance_translates_nothing(stage: &Stage, scene: &Scene) -> Result<(
         check!(state == "refused", "beside a live patch the module is {state}");
         let bare = pid_words(&bare);
         let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {bare}"))?;
-        let tried = run(&["insmod", "/mpu/mpu_next.ko"]).and_then(|_| unload("mpu_next"));
+        let tried = run(&["insmod", "/mpu/mpu_next.ko"]).and_then(|_| unload_if_loaded("mpu_next"));
         let text = callers.stop()?;
         tried?;
         check!(!text.contains("wrong"), "nothing is redirected, and an answer was not the driver's ({bare}): {text}");
@@ -67,16 +67,9 @@ fn can_detect_jump(_: &Stage) -> bool {
 
 /// Restores the stage.
 fn back(stage: &Stage) -> Result<()> {
-    unload("mpu")?;
+    unload_if_loaded("mpu")?;
     if fs::exists("/sys/module/rival")? {
         run_ok(&["rmmod", "rival"])?;
     }
     stage.load_engine().context("the engine does not come back")
-}
-
-fn unload(module: &str) -> Result<()> {
-    if fs::exists(format!("/sys/module/{module}"))? {
-        unload_module(module)?;
-    }
-    Ok(())
 }

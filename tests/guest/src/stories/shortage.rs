@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::mount::{MountFlags, mount};
 use rustix::system::finit_module;
 
 use crate::stories::common::*;
@@ -17,7 +16,6 @@ fn can_fail(_: &Stage) -> bool {
 
 /// Selects which allocation or copy of a task fails, on a kernel with fault injection.
 const CHANCES: &str = "/proc/thread-self/fail-nth";
-const DEBUGFS: &str = "/sys/kernel/debug";
 
 pub const STORIES: &[Story] = &[
     story!(scene failed_allocation_leaves_a_valid_answer, [1, 5, 7];
@@ -66,13 +64,10 @@ fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Resu
 
 /// By default failslab exempts allocations that may sleep, such as MPU's.
 fn set_up_failing_allocations() -> Result<()> {
-    let slab = Path::new(DEBUGFS).join("failslab");
-    if !slab.exists() {
-        mount("debugfs", DEBUGFS, "debugfs", MountFlags::empty(), None).context("cannot mount debugfs")?;
-    }
-    std::fs::write(slab.join("ignore-gfp-wait"), "N").context("this kernel has no failslab")?;
+    mount_debugfs("/sys/kernel/debug/failslab")?;
+    fs::write("/sys/kernel/debug/failslab/ignore-gfp-wait", "N").context("this kernel has no failslab")?;
     for what in ["failslab", "fail_usercopy"] {
-        std::fs::write(Path::new(DEBUGFS).join(what).join("verbose"), "0")?;
+        fs::write(format!("/sys/kernel/debug/{what}/verbose"), "0")?;
     }
     Ok(())
 }
@@ -166,20 +161,17 @@ fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Faul
     Ok(())
 }
 
-/// The parameter that makes the driver count one entry more than its table holds.
-const MISCOUNTS: &str = "/sys/module/nvidia/parameters/overcounts";
-
 fn miscounting_driver_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     check_own_list(scene, "the list")?;
     let own = scene.first.view_pid.to_string();
     let questions = [&["pids"][..], &["pidinfo", &own]];
     let query = || questions.iter().map(|question| scene.a.query(question)).collect::<Result<Vec<_>>>();
-    std::fs::write(MISCOUNTS, "1").context("the simulated driver cannot miscount")?;
+    stage.set_driver("overcounts", "1")?;
     let before = stage.counter("passed.malformed");
     let answers = query();
     let after = stage.counter("passed.malformed");
     let bare = stage.with_engine_off(query);
-    std::fs::write(MISCOUNTS, "0")?;
+    stage.set_driver("overcounts", "0")?;
     for ((question, answers), bare) in questions.iter().zip(answers?).zip(bare??) {
         for pid in answers.distinct_pids() {
             let may = pid == 0 || scene.own().contains(&pid) || bare.pids().contains(&pid);

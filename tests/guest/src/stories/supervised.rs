@@ -1,6 +1,6 @@
 //! The supervisor while containers call: killed, restarted, retired, and under load.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use crate::container::enter_command;
 use crate::stories::common::*;
@@ -242,10 +242,7 @@ struct Member {
 impl Member {
     fn start() -> Result<Self> {
         let new = ["unshare", "-p", "-m", "-f", "--mount-proc", "gpu-hold", "--clients", "2", "--mem", "5"];
-        let words = [supervisor::join_command(), &new].concat();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]);
-        let holder = Holder::start(command, |_| Ok(0))?;
+        let holder = Holder::start(&[supervisor::join_command(), &new].concat(), |_| Ok(0))?;
         let init = processes::deepest_descendant(holder.started());
         Ok(Self { _holder: holder, init })
     }
@@ -256,12 +253,13 @@ impl Member {
 }
 
 fn spawn(entered: &[String], words: &[&str]) -> Result<Child> {
-    let mut command = Command::new(&entered[0]);
-    command.args(&entered[1..]).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
-    command.spawn().context("cannot start a caller")
+    let mut command = command(&behind(entered, words));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a caller")
 }
 
-fn answer_of(caller: Child) -> Result<nvctl::Answer> {
+fn answer_of(mut caller: Child) -> Result<nvctl::Answer> {
+    // Its few lines fit into the pipe.
+    wait_for_end(&mut caller)?;
     let done = caller.wait_with_output()?;
     nvctl::read(&String::from_utf8_lossy(&done.stdout))
 }

@@ -1,8 +1,8 @@
 //! The `mpu` command on a real kernel: up, down, status, probe, and its refusals, with the exit codes of docs/exit-codes.md.
 
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 
+use crate::command::run_command;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[
@@ -89,8 +89,5 @@ fn refused(stage: &Stage, why: &str, done: &Output, code: i32) -> Result<(), Fau
 }
 
 pub(super) fn as_unprivileged(words: &[&str]) -> Result<Output> {
-    let mut command = Command::new(words[0]);
-    let done = command.args(&words[1..]).uid(65534).gid(65534).output().context("cannot start mpu")?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Output { status: done.status.code().unwrap_or(128), out: text(&done.stdout), err: text(&done.stderr) })
+    run_command(command(words).uid(65534).gid(65534))
 }

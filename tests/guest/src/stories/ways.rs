@@ -102,9 +102,7 @@ fn successor_unloads_under_callers(stage: &Stage, scene: &Scene) -> Result<(), F
         has.iter().flat_map(|way| [way].repeat(times)).try_for_each(|way| heir_goes(scene, &spins, way))
     });
     for module in ["mpu", "mpu_next"] {
-        if fs::exists(format!("/sys/module/{module}"))? {
-            unload_module(module)?;
-        }
+        unload_if_loaded(module)?;
     }
     stage.load_engine()?;
     gone?;

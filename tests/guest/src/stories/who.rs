@@ -1,7 +1,5 @@
 //! `mpu who` on a real kernel: it lists exactly what keeps the driver from being unloaded.
 
-use std::process::Command;
-
 use serde_json::Value;
 
 use crate::stories::common::*;
@@ -134,9 +132,7 @@ fn is_kept(by: &str) -> Result<(), Fault> {
 }
 
 fn keep(arguments: &[&str]) -> Result<Holder> {
-    let mut command = Command::new("/bin/nvkeep");
-    command.args(arguments);
-    Holder::start(command, Ok)
+    Holder::on_host_as("/bin/nvkeep", arguments)
 }
 
 /// The major number of `nvidia-caps`, which the kernel chose.
