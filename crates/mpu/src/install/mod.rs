@@ -115,8 +115,7 @@ pub fn install(
         ..raise::ModuleOptions::default()
     };
     let planned = module_plan::preflight(host, &module, Driver::loaded(host).as_ref());
-    let is_unfit = module_plan::unfit(host, &planned).is_some();
-    let uses_notify = is_unfit
+    let uses_notify = module_plan::unfit(host, &planned).is_some()
         && (config.engine == EngineSetting::Notify
             || config.engine == EngineSetting::Auto && notify::raise::unfit(host).is_none());
     let tools = HostTools::of(host);
@@ -129,13 +128,10 @@ pub fn install(
         Action::Run(command) => command.first().is_some_and(|program| program == "dkms"),
         _ => false,
     };
-    // Where the module fits now, it takes the place of the notify engine.
-    let notify_is_enough = is_unfit || config.engine == EngineSetting::Notify;
     // Any user may do a dry run, but only root can read an engine's state.
     let is_up = !options.dry_run
         && (state::read(host)?.is_some_and(|state| state.version == VERSION)
-            || notify_is_enough
-                && client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed));
+            || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed));
     let result = match before.as_deref() {
         _ if options.dry_run => InstallResult::Planned,
         Some(VERSION) if (is_up || options.no_start) && !steps.iter().any(changes) => InstallResult::Unchanged,
