@@ -1,7 +1,6 @@
 //! Driver capabilities, which select the parts of the driver for a container.
 //!
-//! Source: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities; libnvidia-container, `src/options.h`, for those
-//! that others need.
+//! Source: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities.
 
 use crate::kebab_name::KebabName;
 use clap::ValueEnum;
@@ -49,13 +48,6 @@ impl Capabilities {
     #[must_use]
     pub fn and(self, other: Capabilities) -> Capabilities {
         Capabilities(self.0 & other.0)
-    }
-
-    /// Adds the capabilities whose files others need: video needs those of compute, display those of graphics.
-    #[must_use]
-    pub fn with_needed(self) -> Capabilities {
-        let needs = [(Capability::Video, Capability::Compute), (Capability::Display, Capability::Graphics)];
-        needs.into_iter().filter(|(one, _)| self.has(*one)).fold(self, |set, (_, needed)| set.with(needed))
     }
 
     pub fn iter(self) -> impl Iterator<Item = Capability> {

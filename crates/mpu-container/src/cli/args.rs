@@ -247,19 +247,19 @@ pub struct Configure {
 }
 
 impl Configure {
-    /// The requested capabilities, and those that they need.
+    /// The requested capabilities. Video needs the libraries of compute; display needs those of graphics.
     pub fn capabilities(&self) -> Capabilities {
         let flags = [
-            (self.compat32, Capability::Compat32),
-            (self.compute, Capability::Compute),
-            (self.display, Capability::Display),
-            (self.graphics, Capability::Graphics),
-            (self.ngx, Capability::Ngx),
-            (self.utility, Capability::Utility),
-            (self.video, Capability::Video),
+            (self.compat32, &[Capability::Compat32][..]),
+            (self.compute, &[Capability::Compute]),
+            (self.display, &[Capability::Display, Capability::Graphics]),
+            (self.graphics, &[Capability::Graphics]),
+            (self.ngx, &[Capability::Ngx]),
+            (self.utility, &[Capability::Utility]),
+            (self.video, &[Capability::Video, Capability::Compute]),
         ];
-        let requested = flags.into_iter().filter(|(on, _)| *on);
-        requested.fold(Capabilities::NONE, |set, (_, capability)| set.with(capability)).with_needed()
+        let capabilities = flags.into_iter().filter(|(on, _)| *on).flat_map(|(_, brings)| brings);
+        capabilities.fold(Capabilities::NONE, |set, capability| set.with(*capability))
     }
 }
 

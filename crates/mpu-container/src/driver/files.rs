@@ -70,8 +70,8 @@ pub fn firmware_folders(root: &DriverRoot) -> impl Iterator<Item = PathBuf> {
 }
 
 impl Driver {
-    /// The files of these capabilities and of those that they need. Every capability brings firmware; an empty set brings nothing. It is
-    /// an error if no library of the driver's release exists.
+    /// The files of these capabilities. Every capability brings firmware; an empty set brings nothing. It is an error if no library of
+    /// the driver's release exists.
     pub fn files(&self, capabilities: Capabilities) -> Result<Files, DriverError> {
         self.files_by_cache(capabilities, None)
     }
@@ -82,8 +82,8 @@ impl Driver {
             return Ok(Files::default());
         }
         let failed = |source| DriverError::Read { path: self.root.files.clone(), source };
-        let root_dir = RootDir::open(&self.root.files).map_err(failed)?;
-        let search = Search { root_dir, version: &self.version, capabilities: capabilities.with_needed() };
+        let search =
+            Search { root_dir: RootDir::open(&self.root.files).map_err(failed)?, version: &self.version, capabilities };
         let folders = search.library_folders(cache.unwrap_or(Path::new(CACHE)));
         let found = search.libraries(&folders);
         if found.is_empty() {

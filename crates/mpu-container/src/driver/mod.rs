@@ -161,11 +161,11 @@ mod tests {
         };
         check(&[], "utility", "nvidiactl 195:255");
         check(&["0"], "utility,compute", "nvidiactl 195:255, nvidia-uvm 510:0, nvidia-uvm-tools 510:1, nvidia3 195:3");
-        check(&["0"], "video", "nvidiactl 195:255, nvidia-uvm 510:0, nvidia-uvm-tools 510:1, nvidia3 195:3");
-        let display =
-            "nvidiactl 195:255, nvidia-modeset 195:254, nvidia3 195:3, dri/card1 226:1, dri/renderD128 226:128";
-        check(&["0"], "graphics", display);
-        check(&["0"], "display", display);
+        check(
+            &["0"],
+            "graphics",
+            "nvidiactl 195:255, nvidia-modeset 195:254, nvidia3 195:3, dri/card1 226:1, dri/renderD128 226:128",
+        );
         check(
             &["0:1", "0:0"],
             "utility",

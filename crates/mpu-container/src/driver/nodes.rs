@@ -59,22 +59,22 @@ const COMMON: &[CommonNode] = &[
     common("dev/nvidiactl", Major::Fixed(NVIDIA), 255, &[]),
     common("dev/nvidia-uvm", Major::Listed("nvidia-uvm"), 0, &[Capability::Compute]),
     common("dev/nvidia-uvm-tools", Major::Listed("nvidia-uvm"), 1, &[Capability::Compute]),
-    common("dev/nvidia-modeset", Major::Listed("nvidia-modeset"), 254, &[Capability::Graphics]),
+    common("dev/nvidia-modeset", Major::Listed("nvidia-modeset"), 254, &[Capability::Display, Capability::Graphics]),
 ];
 
 impl Driver {
-    /// The nodes of these devices, and of these capabilities and those that they need. Nodes common to all GPUs come first.
+    /// The nodes of these devices and capabilities. Nodes common to all GPUs come first.
     pub fn nodes(&self, selection: &Selection<'_>, capabilities: Capabilities) -> Vec<Node> {
-        let capabilities = capabilities.with_needed();
         let majors = Majors::read(&self.root.kernel_files);
         let is_needed =
             |common: &&CommonNode| common.with.is_empty() || common.with.iter().any(|one| capabilities.has(*one));
         let common = COMMON.iter().filter(is_needed);
         let mut nodes: Vec<Node> =
             common.filter_map(|one| self.node(&majors, one.path.into(), one.major, one.minor)).collect();
+        let needs_display = capabilities.has(Capability::Graphics) || capabilities.has(Capability::Display);
         for gpu in &selection.gpus {
             nodes.extend(self.node(&majors, format!("dev/nvidia{}", gpu.minor), Major::Fixed(NVIDIA), gpu.minor));
-            if capabilities.has(Capability::Graphics) {
+            if needs_display {
                 nodes.extend(self.drm_nodes(gpu));
             }
         }

@@ -94,9 +94,7 @@ fn each_capability_selects_its_files() {
         "/usr/lib/i386-linux-gnu/libcuda.so -> libcuda.so.1",
     ];
     check(&host, "compute,compat32", &with_32);
-    // Its libraries load libcuda.
-    let video = [&compute[..2], &["64/vdpau/libvdpau_nvidia.so.V"], &compute[2..]].concat();
-    check(&host, "video", &video);
+    check(&host, "video", &["64/vdpau/libvdpau_nvidia.so.V", FIRMWARE]);
     let graphics = [
         "64/libGLX_nvidia.so.V",
         "64/libnvidia-allocator.so.V",
@@ -110,7 +108,6 @@ fn each_capability_selects_its_files() {
         "64/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1",
     ];
     check(&host, "graphics", &graphics);
-    check(&host, "display", &graphics);
 }
 
 #[test]
