@@ -31,7 +31,11 @@ engine_stops() {
 module_goes() { dkms remove -m mpu -v @VERSION@ --all >/dev/null 2>&1 || true; }
 
 nothing_is_left() {
-    rm -rf /var/lib/mpu
+    # `mpu install` keeps its own record there.
+    for name in /var/lib/mpu/*; do
+        [ "$name" = /var/lib/mpu/install.json ] || rm -rf "$name"
+    done
+    rmdir /var/lib/mpu 2>/dev/null || true
     # The machine's own /run may be mounted in a chroot.
     kernel_is_ours || return 0
     # Agents and NRI plugins in pods live on without this package, and have their names there.

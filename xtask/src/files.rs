@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
 
@@ -97,10 +98,11 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 pub fn lock(file: &Path, what: &str) -> Result<fs_err::File> {
     fs_err::create_dir_all(file.parent().context("no parent")?)?;
     let lock = fs_err::File::create(file)?;
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+    if let Err(Errno::WOULDBLOCK) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         print_progress(format!("waiting for another run, or lane of this one: {what}"));
         flock(&lock, FlockOperation::LockExclusive)?;
     }
+    // Without locks, as on some network file systems, two runs make the same twice.
     Ok(lock)
 }
 
@@ -117,7 +119,8 @@ pub fn get_or_make(
     if is_whole(&place) {
         return Ok(place);
     }
-    let partial = with_suffix(&place, "partial");
+    // Not one name for all: a program of a killed run can still write to its folder, or have it mounted.
+    let partial = with_suffix(&place, &format!("partial-{}", std::process::id()));
     recreate(&partial)?;
     if let Err(error) = make(&partial) {
         let _ = remove(&partial);

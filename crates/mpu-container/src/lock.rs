@@ -95,7 +95,11 @@ impl Drop for Lock {
 
 /// Removes folders, the innermost first. Stops at one that is not empty.
 fn remove_empty(folders: &[PathBuf]) {
-    folders.iter().all(|folder| fs::remove_dir(folder).is_ok());
+    let is_gone = |folder: &PathBuf| match fs::remove_dir(folder) {
+        Err(error) => error.kind() == ErrorKind::NotFound,
+        Ok(()) => true,
+    };
+    folders.iter().all(is_gone);
 }
 
 #[cfg(test)]

@@ -226,17 +226,18 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
     raised
 }
 
-/// A check that fails if systemd has restarted the supervisor several times since the check before: systemd itself never gives up.
+/// A check that fails if systemd has restarted the supervisor several times in each of two intervals: systemd itself never gives up.
 fn fails_at_each_start(host: &Host) -> impl FnMut() -> Result<(), NotifyError> {
-    let (mut checked, mut before) = (Instant::now(), None);
+    let (mut checked, mut before, mut failing) = (Instant::now(), None, 0);
     move || {
         if checked.elapsed() < CHECK_INTERVAL {
             return Ok(());
         }
         let now = systemd::restarts(host, UNIT);
         let fails = before.zip(now).is_some_and(|(before, now)| now > before + 1);
+        failing = if fails { failing + 1 } else { 0 };
         (checked, before) = (Instant::now(), now);
-        match fails {
+        match failing >= 2 {
             true => {
                 let lines = systemd::last_lines(host, UNIT).unwrap_or_default();
                 let message = last_message(&lines).unwrap_or("it ends at each start").to_string();

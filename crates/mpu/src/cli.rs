@@ -403,7 +403,7 @@ const BUILD_EXAMPLES: &str = "Examples:
 
 const METRICS_LONG: &str = "Export to Prometheus what MPU does and which container uses which GPU.
 
-Serves http://127.0.0.1:19567/metrics until SIGTERM, or writes the same page into a file for node_exporter's \
+Serves http://127.0.0.1:19567/metrics until a signal ends it, or writes the same page into a file for node_exporter's \
     textfile collector. Figures of GPU processes are sums per container. No label names a person or a command; a \
     label names a process only if you ask for it. The exporter opens the driver for each scrape and closes it \
     afterwards, so the driver can be unloaded in between. It never loads a driver. docs/metrics.md lists every \

@@ -321,15 +321,21 @@ fn check_removal_leaves(root: &Root, package: &Path) -> Result<Vec<String>> {
     faults.extend(root.expect_calls("a removal in a chroot", &expected));
     faults.extend(root.lacks("a removal in a chroot", &["run/mpu/up.json"]));
     std::fs::rename(root.at("proc/2"), root.at("proc/1"))?;
-    for held in ["run/mpu/agents/pod.turn", "run/mpu/nri/7.json"] {
+    let record = "run/mpu/up.json";
+    for (held, keeps_record) in [("run/mpu/agents/pod.turn", true), ("run/mpu/nri/7.json", false)] {
         installed()?;
         let _ = std::fs::remove_dir_all(root.at("run/mpu"));
-        let names = [held, "run/mpu/up.json"];
-        for name in names {
+        for name in [held, record] {
             write(&root.at(name), "{}", 0o644)?;
         }
         root.rpm("-e --nodeps", name)?;
-        faults.extend(root.lacks(&format!("a removal with {held}"), &names));
+        let step = format!("a removal with {held}");
+        faults.extend(root.lacks(&step, &[held]));
+        match keeps_record {
+            true => faults.extend(root.lacks(&step, &[record])),
+            false if root.at(record).exists() => faults.push(format!("{step} leaves {record}")),
+            false => {}
+        }
     }
     Ok(faults)
 }

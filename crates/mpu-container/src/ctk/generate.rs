@@ -125,7 +125,7 @@ impl Generate {
         let request = self.request(context)?;
         let mut spec = generate::generate(&self.root(context)?, &request)?;
         for warning in generate::warnings(&spec, request.mode) {
-            crate::output::eprint_line(format!("nvidia-ctk: {warning}"));
+            context.note(format_args!("{warning}"));
         }
         if non_empty(&self.dev_root).is_some() {
             for path in generate::remove_missing_device_nodes(&mut spec)? {

@@ -112,14 +112,10 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<u8, NotifyError> {
                 let _ = std::fs::remove_file(SOCKET);
                 return Ok(0);
             }
-            // No container needs it yet, and the next one would fail in the same way. With an exit code, it has printed the cause.
-            Some(status) if !is_ready => {
+            // It has printed the cause, no container needs it yet, and the next one would fail in the same way.
+            Some(status) if !is_ready && status.code().is_some_and(|code| code != AGAIN.into()) => {
                 let _ = std::fs::remove_file(SOCKET);
-                let code = status.code().and_then(|code| u8::try_from(code).ok());
-                return code.ok_or_else(|| NotifyError::Start {
-                    what: "the supervisor".to_string(),
-                    source: io::Error::other(status.to_string()),
-                });
+                return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
             }
             Some(status) if status.code() == Some(AGAIN.into()) => {}
             Some(status) => {

@@ -59,7 +59,7 @@ impl InstallError {
             }
             E::NotInstalled => ("not_installed", NotReady, "`sudo mpu install` installs it"),
             E::Newer { .. } => ("newer_installed", Failed, "run the newer mpu; to go back, run `mpu uninstall` first"),
-            E::Foreign { .. } => ("file_exists", Failed, "move them away, then try again; nothing was changed"),
+            E::Foreign { .. } => ("foreign_files", Failed, "move them away, then try again; nothing was changed"),
             E::NotRoot => ("not_root", Refused, "run it with sudo; --dry-run shows what it would do"),
             E::OtherRoot { .. } => ("other_root", Refused, "run it without --host-root, or with --dry-run"),
             E::Executable { .. } => ("executable_unreadable", Failed, "start mpu from a file that still exists"),

@@ -7,12 +7,14 @@ use mpu_engine::module::state;
 use mpu_host::host::Host;
 use mpu_notify::client;
 use mpu_os::file::{Links, read_bounded};
+use rustix::process::geteuid;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A step, and the command that undoes it. The undo of an engine's step runs only if the step changes whether the
@@ -187,10 +189,24 @@ pub fn foreign_files(host: &Host, items: &[Item], old: Option<&Record>) -> Vec<P
     let is_foreign = |item: &&Item| {
         let at = host.at(&item.path);
         let is_there = fs::symlink_metadata(&at).is_ok_and(|found| found.is_file() || found.is_symlink());
-        let is_ours = is_config(&item.path) || recorded(old, &item.path).is_some();
+        let is_ours =
+            is_config(&item.path) || recorded(old, &item.path).is_some() || is_masked_by_package(host, &item.path);
         item.bytes.is_some() && is_there && !is_ours && read(&at).ok() != item.bytes
     };
     items.iter().filter(is_foreign).map(|item| item.path.clone()).collect()
+}
+
+/// Whether the removal of Debian's package has masked this unit, by a link to `/dev/null` (deb-systemd-helper(1p)).
+fn is_masked_by_package(host: &Host, path: &Path) -> bool {
+    let is_mask = fs::read_link(host.at(path)).is_ok_and(|target| target == Path::new("/dev/null"));
+    let name = path.file_name().unwrap_or_default();
+    is_mask && host.at("/var/lib/systemd/deb-systemd-helper-masked").join(name).exists()
+}
+
+/// Whether an item is there with its mode, as a file of this user's. A link, or another user's file, can change later.
+fn is_in_place(at: &Path, item: &Item) -> bool {
+    let is_own = |found: &Metadata| found.is_file() && found.uid() == geteuid().as_raw();
+    fs::symlink_metadata(at).is_ok_and(|found| is_own(&found) && found.mode() & 0o7777 == item.mode)
 }
 
 /// The step that writes an item; none if the host already has it. Keeps a file of `/etc` that the administrator
@@ -199,10 +215,10 @@ fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     let at = host.at(&item.path);
     let Some(new_bytes) = &item.bytes else { return (!at.is_dir()).then(|| step(Action::Write(item))) };
     let found = read(&at).ok();
-    if found.as_ref() == Some(new_bytes) {
+    let recorded_file = recorded(old, &item.path);
+    if found.as_ref() == Some(new_bytes) && (recorded_file.is_some() || is_in_place(&at, &item)) {
         return None;
     }
-    let recorded_file = recorded(old, &item.path);
     let is_administrators = is_config(&item.path) || recorded_file.is_some() && item.path.starts_with("/etc");
     let is_kept =
         is_administrators && found.is_some_and(|found| recorded_file.is_none_or(|file| file.sha256 != sha256(&found)));

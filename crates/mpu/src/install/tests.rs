@@ -11,7 +11,7 @@ use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 use mpu_notify::fake::{self, FakeSupervisor};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -320,15 +320,22 @@ fn foreign_files_stop_first_installation() {
     let before = node.state();
     for result in [node.plan(), node.install()] {
         let error = result.expect_err("refused");
-        assert_eq!((error.code(), error.exit(), &node.state()), ("file_exists", Exit::Failed, &before));
+        assert_eq!((error.code(), error.exit(), &node.state()), ("foreign_files", Exit::Failed, &before));
         assert!([UNIT, RULES, COMMAND].iter().all(|path| error.to_string().contains(path)), "{error}");
     }
     assert_eq!(node.uninstall().expect_err("nothing is installed").code(), "not_installed");
 
     [UNIT, RULES, COMMAND].iter().for_each(|path| node.fake().remove(path));
     node.write(COMMAND, "");
-    fs::copy(node.host().at("/mpu"), node.host().at(COMMAND)).expect("a file equal to ours");
+    let command = node.host().at(COMMAND);
+    fs::copy(node.host().at("/mpu"), &command).expect("a file equal to ours");
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o644)).expect("ours");
+    // As `apt-get remove mpu` leaves it.
+    node.fake().link(UNIT, "/dev/null");
+    node.write("/var/lib/systemd/deb-systemd-helper-masked/mpu.service", "");
     assert_eq!(node.install().expect("taken over").result, InstallResult::Installed);
+    assert_eq!(fs::metadata(&command).expect("there").permissions().mode() & 0o777, 0o755);
+    assert!(fs::symlink_metadata(node.host().at(UNIT)).expect("there").is_file());
 }
 
 #[test]
@@ -339,7 +346,7 @@ fn upgrade_refuses_foreign_file() {
     node.write(UNIT, "own");
     let before = node.state();
     let error = node.install().expect_err("the old version had no such file");
-    assert!(error.code() == "file_exists" && error.to_string().contains(UNIT), "{error}");
+    assert!(error.code() == "foreign_files" && error.to_string().contains(UNIT), "{error}");
     assert_eq!(node.state(), before);
 }
 

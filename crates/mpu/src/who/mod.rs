@@ -194,7 +194,7 @@ fn find_gpu(
         if let Some(found) = gpus.iter().find(|gpu| gpu_matches(&as_listed(gpu), requested)) {
             return Ok(found.clone());
         }
-        let is_late = gpus.is_empty() || gpus.iter().any(|gpu| gpu.minor.is_none());
+        let is_late = gpus.is_empty() || gpus.iter().any(|gpu| gpu.minor.is_none() || gpu.uuid.is_none());
         let left = end.map(|end| end.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero());
         let Some(left) = left.filter(|_| is_late) else {
             let has = gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
