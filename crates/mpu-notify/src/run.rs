@@ -3,12 +3,13 @@
 //! The host's supervisor answers the calls if it runs, else this process does while the command runs.
 
 use super::error::NotifyError;
-use super::{LISTENER_SOCKET, RETIRED, supervised_child};
+use super::{LISTENER_SOCKET, RETIRED};
 use crate::caller::pid_lookup::Lookup;
 use crate::filter;
 use crate::listener::message;
 use crate::setting::Setting;
 use crate::supervisor::registry::Registry;
+use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::config::{Config, rules};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::progress::print_line;
@@ -72,7 +73,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
     let mut init = Command::new(program);
     init.args(arguments).args(command);
-    let own_end = supervised_child::prepare(&mut init).map_err(failed)?;
+    let own_end = prepare(&mut init).map_err(failed)?;
     let (pid_sender, pid_receiver) = std::sync::mpsc::channel();
     // A thread of its own, because all its later children are in the new namespace. It waits, because its end would signal the child
     // (PR_SET_PDEATHSIG).
@@ -100,6 +101,14 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     let status = wait()?;
     drop(registry);
     Ok(exit_code(status))
+}
+
+/// Gives a command that will install the filter its end of a socket pair; returns the parent's end.
+pub fn prepare(command: &mut Command) -> io::Result<UnixStream> {
+    let (own_end, child_end) = UnixStream::pair()?;
+    let mappings = vec![FdMapping { parent_fd: child_end.into(), child_fd: SOCKET }];
+    command.fd_mappings(mappings).map_err(io::Error::other)?;
+    Ok(own_end)
 }
 
 /// Receives the child's listener. Without a supervisor, this process answers it.

@@ -323,10 +323,11 @@ fn unreadable_engine_keeps_other_metrics() {
 #[test]
 fn hanging_driver_drops_only_gpu_metrics() {
     let gate = Gate::default();
-    let exporter = exporter_of(gate.sources(), Duration::from_millis(50));
+    // A busy machine needs some of this for the other part.
+    let exporter = exporter_of(gate.sources(), Duration::from_secs(2));
     now(async {
         let read = || text(&exporter);
-        for errors in 1..=20 {
+        for errors in 1..=3 {
             let page = read().await;
             assert!(page.contains(&format!("mpu_scrape_errors_total{{part=\"gpu\"}} {errors}\n")), "{page}");
             assert!(page.contains("mpu_scrape_success{part=\"gpu\"} 0\n") && !page.contains("mpu_gpu_"), "{page}");

@@ -112,12 +112,12 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<u8, NotifyError> {
                 let _ = std::fs::remove_file(SOCKET);
                 return Ok(0);
             }
+            Some(status) if status.code() == Some(AGAIN.into()) => {}
             // It has printed the cause, no container needs it yet, and the next one would fail in the same way.
-            Some(status) if !is_ready && status.code().is_some_and(|code| code != AGAIN.into()) => {
+            Some(status) if !is_ready && status.code().is_some() => {
                 let _ = std::fs::remove_file(SOCKET);
                 return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
             }
-            Some(status) if status.code() == Some(AGAIN.into()) => {}
             Some(status) => {
                 log!("the supervisor ended ({status}); restarting it with {} descriptors", stored.len());
                 if began.elapsed() < PAUSE {
