@@ -71,12 +71,14 @@ NOKPROBE_SYMBOL(stale_emulate);
 static int stale_trap(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct pt_regs *regs = ((struct die_args *)data)->regs;
-	struct stale_place *place = this_cpu_ptr(&stale_places);
+	struct stale_place *place;
 	unsigned long at = regs->ip - INT3_INSN_SIZE;
 	u8 code[CALL_INSN_SIZE];
 
 	if (event != DIE_INT3 || user_mode(regs))
 		return NOTIFY_DONE;
+	/* Other events come with preemption. */
+	place = this_cpu_ptr(&stale_places);
 	if (place->at != at || time_after(jiffies, place->until))
 		*place = (struct stale_place){ .at = at, .until = jiffies + HZ };
 	if (place->tries++ == STALE_AGAIN)

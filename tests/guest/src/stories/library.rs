@@ -82,14 +82,13 @@ fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), 
 }
 
 fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let last = std::fs::read_to_string("/proc/sys/kernel/ns_last_pid").context("no last PID")?;
-    let last: u32 = last.trim().parse().context("no number")?;
     for container in [&scene.a, &scene.b] {
         let before = nvml(stage, container, &["compute"])?.remove(0).pids();
         container.set_next_pid(3_000)?;
         let own = container.hold(&["--mem", "20", "--util", "30"])?;
         let same = numbered(own.view_pid);
-        processes::set_next_host_pid(last)?;
+        // Not back: up to 565 the list of accounting shows a process that reuses a number in it (docs/limits.md).
+        processes::set_next_host_pid(own.host_pid.max(own.view_pid) + 10)?;
         let (same, own_outside) = (same?, own.host_pid);
         let slots = [
             format!("100,-,{}/9000", same.host_pid),
