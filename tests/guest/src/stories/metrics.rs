@@ -65,7 +65,7 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
 fn busy_time_is_booked(stage: &Stage, exporter: &Exporter) -> Result<(), Fault> {
     let _scene = stage.scene()?;
     let read = || -> Result<[f64; 4]> {
-        let page = exporter.scrape()?;
+        let page = exporter.scrape_gpu()?;
         let busy = |container| page.amount(BUSY, &[("container", container)]).unwrap_or(-1.0);
         let observed = page.amount("mpu_gpu_observed_seconds_total", &[("gpu", "0")]).unwrap_or(-1.0);
         Ok([busy(""), busy("a"), busy("b"), observed])
