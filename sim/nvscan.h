@@ -130,18 +130,18 @@ static inline bool is_palindrome(const uint8_t *now, const uint8_t *before)
 }
 
 /*
- * Checks the windows that begin in a changed block or in the three bytes before it. `bytes` has the block with 8 bytes before and 8 behind.
+ * Checks the windows that begin in a changed block or in the three bytes before it. `bytes` has the block with 8 bytes before and 12 behind.
  * Addresses are checked only at `phase` beyond a multiple of four: elsewhere, half of a -1 and its neighbour look like an address. If the caller
  * wrote the upper half, the window is no hit: that half is at another place in the next call.
  */
-static inline void scan_block(const char *where, const uint8_t bytes[24], const uint8_t *before, unsigned offset, int first,
+static inline void scan_block(const char *where, const uint8_t bytes[28], const uint8_t *before, unsigned offset, int first,
 			      int phase)
 {
-	uint8_t seen[24];
+	uint8_t seen[28];
 	int at;
 
 	memcpy(seen, bytes, sizeof(seen));
-	for (at = phase; at <= 16; at += 4)
+	for (at = phase; at <= 20; at += 4)
 		if (is_clock(get64(bytes + at, 0)))
 			memset(seen + at, 0, 8);
 	for (at = phase + (first && offset ? 4 : 8); at < 16; at += 4)
@@ -173,10 +173,14 @@ static inline void scan(const char *where, const uint8_t *now, const uint8_t *be
 		bool changed = block != get64(before + i, 0);
 
 		if (changed) {
+			uint8_t bytes[28] = { 0 };
+
+			/* Behind the last block, only 8 bytes can be read. */
+			memcpy(bytes, now + i - 8, i + 8 < length ? sizeof(bytes) : 24);
 			next = get64(now + i + 8, 0);
 			if (has_byte(block, mark) || has_byte(next, mark) || (!was_changed && has_byte(get64(now + i - 8, 0), mark)) ||
 			    has_byte(block, 0xff) || has_byte(next, 0xff))
-				scan_block(where, now + i - 8, before + i, i, was_changed ? 0 : -3, phase & 3);
+				scan_block(where, bytes, before + i, i, was_changed ? 0 : -3, phase & 3);
 		}
 		was_changed = changed;
 	}
@@ -234,6 +238,8 @@ static inline bool scan_works(void)
 	uint32_t number = tainted_from + 1, swapped = __builtin_bswap32(number), index = 3 | ~3u << 16;
 	uint32_t palindrome = (tainted_from & ~0xffu) | tainted_from >> 16;
 	uint64_t address = 0xffff888012345678, clock = wall_ns() - number;
+	/* A clock in microseconds, whose lower half and the zeros before it look like an address. */
+	uint64_t late = ((scan_began / 1000) & ~0xffffffffull) | 0xffff9123;
 	unsigned i, aligned = whole_words_only() ? ~3u : ~0u;
 	bool works;
 
@@ -254,6 +260,13 @@ static inline bool scan_works(void)
 	memcpy(now + 8 + (70 & aligned), &number, 4);
 	scan("", now + 8, before + 8, 80, 0);
 	scan_text("", text, sizeof(text) - 1);
+	works = works && hit_count == (is_tainted(3141121) ? 6u : 5u);
+	memset(now, 0, sizeof(now));
+	memset(before, 0, sizeof(before));
+	now[8] = 0x11;
+	late -= is_clock(late) ? 0 : 1ull << 32;
+	memcpy(now + 8 + 11, &late, 8);
+	scan("", now + 8, before + 8, 80, 3);
 	works = works && hit_count == (is_tainted(3141121) ? 6u : 5u);
 	hit_place_count = hit_count = 0;
 	for (i = 0; i < KINDS; i++)
