@@ -239,7 +239,7 @@ fn unknown_driver_is_refused_only_if_configured() {
     let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
     let text = done.text(Style::Plain);
-    assert!(text.contains("700.10; newer than the table of this MPU, which ends with branch 610"), "{text}");
+    assert!(text.contains("700.10; newer than the table of this MPU"), "{text}");
 
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
