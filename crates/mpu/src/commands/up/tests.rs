@@ -65,7 +65,7 @@ fn up_reports_armed_only_after_translation() {
     let s = Setup::new();
     let done = up_with_probe(&s, &FakeKernel::taking(&s.fake, state::PLACED), translates).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
-    crate::report::documented::check(&crate::report::json(&done));
+    crate::report::documented::check(&crate::report::json_of("up", &done));
     let text = done.text(Style::Plain);
     assert!(text.contains("armed: callers in containers are translated"), "{text}");
 
