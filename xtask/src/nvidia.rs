@@ -14,7 +14,7 @@ use crate::{files, paths};
 pub const PROGRAMS: [&str; 2] = ["nvidia-smi", "libnvidia-ml.so.1"];
 
 /// Releases, oldest first: the suite and its packages.
-static CLIENTS: [(&str, &str, [&str; 2]); 7] = [
+const CLIENTS: &[(&str, &str, [&str; 2])] = &[
     ("418.226.00", "bullseye", ["nvidia-tesla-418-smi", "libnvidia-tesla-418-ml1"]),
     ("450.248.02", "bullseye", ["nvidia-tesla-450-smi", "libnvidia-tesla-450-ml1"]),
     ("460.106.00", "bullseye", ["nvidia-tesla-460-smi", "libnvidia-tesla-460-ml1"]),

@@ -9,7 +9,7 @@ use crate::tidy::read;
 const BESIDE_ROWS: [u32; 5] = [0x201, 0x215, 0x2080_016d, 0x2080_017b, 0x2080_1303];
 
 /// Rows that the test does not call on a real GPU, and why.
-const EXCLUDED: [(u32, &str); 5] = [
+const EXCLUDED: &[(u32, &str)] = &[
     (0xb06, "of 610: the driver at hand does not have it, and what it does with an unknown number was not seen"),
     (0x2080_01a9, "of 525 alone, for the same reason"),
     (0x2080_a083, "a number of the vGPU manager's, for the same reason"),

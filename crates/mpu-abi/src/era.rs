@@ -4,7 +4,7 @@ use crate::Release;
 
 /// The era from a release on, up to the next row. Two branches break the order of time: 535.43.24 to .28 is a beta that already had the
 /// code of 535.113, and 570.148 is younger than 575.51.
-const ERAS: [(Release, u8); 9] = [
+const ERAS: &[(Release, u8)] = &[
     (Release::new(0, 0, 0), 0),
     (Release::new(535, 43, 24), 1),
     (Release::new(535, 44, 0), 0),

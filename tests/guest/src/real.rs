@@ -126,10 +126,10 @@ pub fn skip_reason(real: Real, is_closed: bool, has_client: impl FnOnce() -> boo
 }
 
 /// Releases whose nvidia-smi shows no process on a made-up GPU, with MPU or without. The reason is unknown.
-const CLIENTS_WITHOUT_ROWS: [&str; 1] = ["535.261.03"];
+const CLIENTS_WITHOUT_ROWS: &[&str] = &["535.261.03"];
 
 /// The branches in which NVML changed the layout of memory or sample queries.
-const LAYOUTS: [u32; 4] = [515, 525, 550, 570];
+const LAYOUTS: &[u32] = &[515, 525, 550, 570];
 
 /// Whether a client can work on a real driver: it uses the same layouts as that release, and shows processes.
 pub fn is_usable_on(client: &str, release: &str) -> bool {

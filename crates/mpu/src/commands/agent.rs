@@ -133,8 +133,6 @@ pub fn probe(host: &Host, question: KubeletProbe, id: &str, within: u64) -> Resu
 }
 
 impl Report for AgentResult {
-    const COMMAND: &'static str = "agent";
-
     fn text(&self, _: Style) -> String {
         match (&self.left_to, self.result) {
             (Some(other), _) => format!("the engine stays up: agent {other} manages it\n"),
@@ -145,8 +143,6 @@ impl Report for AgentResult {
 }
 
 impl Report for ProbeAnswer {
-    const COMMAND: &'static str = "agent";
-
     fn exit(&self) -> Exit {
         if self.yes { Exit::Ok } else { Exit::NotReady }
     }
@@ -211,8 +207,8 @@ mod tests {
             (answer.exit(), answer.text(Style::Plain).as_str()),
             (Exit::Ok, "ready: measured 10 s ago: right\n")
         );
-        crate::report::documented::check(&crate::report::json(&answer));
+        crate::report::documented::check(&crate::report::json_of("agent", &answer));
         let result = AgentResult { result: "left_to", left_to: Some("b".to_string()) };
-        crate::report::documented::check(&crate::report::json(&result));
+        crate::report::documented::check(&crate::report::json_of("agent", &result));
     }
 }

@@ -5,8 +5,6 @@ use mpu_engine::module::other_kernel::OtherKernelModule;
 use mpu_engine::module::prebuilt::FOLDERS;
 
 impl Report for OtherKernelModule {
-    const COMMAND: &'static str = "build";
-
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
         lines.plain(format!("built {} after {:.1} s", self.module.display(), self.seconds));
@@ -38,7 +36,7 @@ mod tests {
             signed: false,
             seconds: 31.5,
         };
-        crate::report::documented::check(&crate::report::json(&done));
+        crate::report::documented::check(&crate::report::json_of("build", &done));
         let text = done.text(Style::Plain);
         assert!(text.contains("(--sign-key)") && text.contains("scp -r modules/6.1.0 root@NODE:/usr/lib/mpu/modules/"));
         assert!(text.contains("ssh root@NODE mkdir -p /usr/lib/mpu/modules && scp"), "no package makes it: {text}");

@@ -58,8 +58,6 @@ pub fn show(host: &Host) -> Result<ConfigView, Explained> {
 }
 
 impl Report for ConfigCheck {
-    const COMMAND: &'static str = "config";
-
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
         match &self.file {
@@ -74,8 +72,6 @@ impl Report for ConfigCheck {
 }
 
 impl Report for ConfigView {
-    const COMMAND: &'static str = "config";
-
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
         let none = || format!("no {}: every default", mpu_host::config::FILE);
@@ -124,8 +120,6 @@ impl Report for ConfigView {
 }
 
 impl Report for Applied {
-    const COMMAND: &'static str = "config";
-
     fn exit(&self) -> Exit {
         match self.result {
             How::Applied => Exit::Ok,
@@ -163,10 +157,10 @@ mod tests {
     fn rules_are_shown_and_applied() {
         let fake = up();
         let shown = show(&fake.host()).expect("sound");
-        crate::report::documented::check(&crate::report::json(&shown));
+        crate::report::documented::check(&crate::report::json_of("config", &shown));
         assert_eq!((shown.compiled.as_slice(), shown.applied), (&["host /monitors".to_string()][..], Some(false)));
         let applied = apply(&fake.host()).expect("applied");
-        crate::report::documented::check(&crate::report::json(&applied));
+        crate::report::documented::check(&crate::report::json_of("config", &applied));
         assert_eq!((applied.result, applied.exit()), (How::Applied, Exit::Ok));
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
         std::fs::remove_file(fake.host().at(mpu_host::config::FILE)).expect("removed");
@@ -228,7 +222,7 @@ mod tests {
     fn check_names_line_of_invalid_file() {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
-        crate::report::documented::check(&crate::report::json(&sound));
+        crate::report::documented::check(&crate::report::json_of("config", &sound));
         assert_eq!((sound.rules, sound.warnings.len()), (1, 0));
         let deep = format!("{RULE}[[rule]]\nsees = \"own\"\ncgroup = \"{}\"\n", "/a".repeat(17));
         fake.write("/deep.toml", &deep);

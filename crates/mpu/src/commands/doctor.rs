@@ -47,8 +47,6 @@ pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result
 }
 
 impl Report for IssueReport {
-    const COMMAND: &'static str = "doctor";
-
     fn text(&self, style: Style) -> String {
         let file = self.report.display();
         match self.has_names {
@@ -63,8 +61,6 @@ pub fn list() -> String {
 }
 
 impl Report for DoctorReport {
-    const COMMAND: &'static str = "doctor";
-
     fn exit(&self) -> Exit {
         match self.level {
             Level::Ok | Level::Skipped => Exit::Ok,
@@ -129,7 +125,7 @@ mod tests {
     #[test]
     fn json_matches_schema() {
         let examined = examine(&FakeHost::in_order().host());
-        crate::report::documented::check(&crate::report::json(&examined));
+        crate::report::documented::check(&crate::report::json_of("doctor", &examined));
         assert_eq!((examined.level, examined.exit().code()), (Level::Broken, 2), "no engine is up");
     }
 

@@ -4,8 +4,6 @@ use crate::report::{Report, Style};
 use mpu_engine::down::{Down, How};
 
 impl Report for Down {
-    const COMMAND: &'static str = "down";
-
     fn text(&self, _: Style) -> String {
         match self.result {
             How::NotUp => "MPU is not up; nothing was changed\n".to_string(),
@@ -55,7 +53,7 @@ mod tests {
     fn repeated_down_is_not_up() {
         let fake = loaded(ARMED);
         let done = down_now(&fake).expect("down");
-        crate::report::documented::check(&crate::report::json(&done));
+        crate::report::documented::check(&crate::report::json_of("down", &done));
         assert_eq!(done.result, How::Unloaded);
         assert!(!state::is_loaded(&fake.host()) && Record::read(&fake.host()).is_none());
         let done = down_now(&fake).expect("nothing to do");

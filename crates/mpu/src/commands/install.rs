@@ -6,8 +6,6 @@ use crate::report::{Lines, Report, Style};
 use mpu_host::exit::Exit;
 
 impl Report for Outcome {
-    const COMMAND: &'static str = "install";
-
     fn exit(&self) -> Exit {
         Exit::Ok
     }
@@ -42,7 +40,7 @@ impl Report for Outcome {
 mod tests {
     use super::*;
     use crate::install::plan::StepView;
-    use crate::report::{documented, json};
+    use crate::report::{documented, json_of};
 
     #[test]
     fn json_matches_schema() {
@@ -57,7 +55,7 @@ mod tests {
         ] {
             let (version, before, steps) = ("0.1.0".to_string(), Some("0.0.9".to_string()), kinds.map(step).to_vec());
             let outcome = Outcome { result, version, before, steps, missing: vec!["no DKMS"] };
-            documented::check(&json(&outcome));
+            documented::check(&json_of("install", &outcome));
         }
     }
 }

@@ -8,8 +8,6 @@ use mpu_host::driver::Numbering;
 use mpu_host::exit::Exit;
 
 impl Report for ProbeReport {
-    const COMMAND: &'static str = "probe";
-
     fn exit(&self) -> Exit {
         match self.as_expected {
             Some(false) => Exit::Failed,
@@ -189,8 +187,8 @@ mod tests {
     #[test]
     fn json_names_faults_and_evidence() {
         let probed = compare(fake::era(4), &driver("580.159.04"), None, Some([true, true]));
-        crate::report::documented::check(&crate::report::json(&probed));
-        let value: serde_json::Value = serde_json::from_str(&crate::report::json(&probed)).expect("JSON");
+        crate::report::documented::check(&crate::report::json_of("probe", &probed));
+        let value: serde_json::Value = serde_json::from_str(&crate::report::json_of("probe", &probed)).expect("JSON");
         assert_eq!(value["faults"][0]["fault"], "list_repeats");
         assert_eq!(value["found"]["list"], "own");
         assert_eq!(value["evidence"]["child"]["list"], serde_json::json!([1, 1, 1]));

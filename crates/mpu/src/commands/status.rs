@@ -150,8 +150,6 @@ impl From<(String, u64)> for Passed {
 }
 
 impl Report for Status {
-    const COMMAND: &'static str = "status";
-
     fn exit(&self) -> Exit {
         let module = self.module_state.as_ref().map(|state| &state.state);
         let supervisor = self.notify_state.as_ref().map(|state| &state.state);

@@ -116,8 +116,6 @@ fn in_words(note: &Note) -> String {
 }
 
 impl Report for Done {
-    const COMMAND: &'static str = "up";
-
     fn exit(&self) -> Exit {
         match &self.proof {
             Some(proof) if proof.is_fault => Exit::Failed,

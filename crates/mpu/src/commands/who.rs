@@ -11,8 +11,6 @@ const LEFT: (Align, Option<usize>) = (Align::Left, None);
 const RIGHT: (Align, Option<usize>) = (Align::Right, None);
 
 impl Report for Who {
-    const COMMAND: &'static str = "who";
-
     fn exit(&self) -> Exit {
         match self.has_waited && !self.free {
             true => Exit::Busy,

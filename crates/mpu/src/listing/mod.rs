@@ -124,8 +124,6 @@ impl ProcessList {
 }
 
 impl Report for ProcessList {
-    const COMMAND: &'static str = "ps";
-
     fn exit(&self) -> Exit {
         match self.gpus.iter().any(|gpu| gpu.unreadable.is_some()) {
             true => Exit::Failed,

@@ -204,7 +204,7 @@ fn unreadable_processes_and_gpus_are_noted() {
 
 #[test]
 fn json_is_documented() {
-    let json = crate::report::json(&list("", None));
+    let json = crate::report::json_of("ps", &list("", None));
     crate::report::documented::check(&json);
     let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(

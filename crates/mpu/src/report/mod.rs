@@ -18,8 +18,6 @@ pub const SCHEMA: u32 = 1;
 
 /// The result of a command.
 pub trait Report: Serialize + JsonSchema {
-    /// The command's name; for several commands, the first one's.
-    const COMMAND: &'static str;
     /// The exit code.
     fn exit(&self) -> Exit {
         Exit::Ok
@@ -65,12 +63,7 @@ pub struct ErrorView {
     fix: String,
 }
 
-/// A report as one line of JSON.
-pub fn json<R: Report>(report: &R) -> String {
-    json_of(R::COMMAND, report)
-}
-
-/// A report as one line of JSON, for one of its commands.
+/// A command's report as one line of JSON.
 pub fn json_of<R: Report>(command: &str, report: &R) -> String {
     let exit = report.exit();
     to_line(&Envelope { schema: SCHEMA, command, ok: exit == Exit::Ok, exit: exit.code(), report })

@@ -60,7 +60,7 @@ fn holders_have_owner_and_end_command() {
     process(&fake, 13, "socket:[5]", "/");
     fake.write("/proc/13/fdinfo/3", "scm_fds: 2\n");
     let seen = list_holders(&fake, Some("65:00.0")).expect("a GPU");
-    documented::check(&report::json(&seen));
+    documented::check(&report::json_of("who", &seen));
     let ends: Vec<&str> = seen.processes.iter().map(|process| process.end.as_deref().unwrap_or_default()).collect();
     assert_eq!(
         ends,
@@ -132,7 +132,7 @@ fn control_characters_reach_no_terminal() {
     process(&fake, 10, "/dev/full", "/");
     fake.write("/proc/10/cmdline", "a\u{9b}31m\0b\u{202e}c\u{7f}\0");
     let seen = list_holders(&fake, None).expect("root");
-    let line = report::json(&seen);
+    let line = report::json_of("who", &seen);
     assert!(!line.contains(mpu_os::text::is_control), "{line}");
     let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!(read["processes"][0]["command"], "a\u{9b}31m b\u{202e}c\u{7f}");

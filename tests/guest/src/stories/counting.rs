@@ -28,7 +28,7 @@ fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Res
 
 fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = scene.first.view_pid.to_string();
-    let requests: [(&str, &[&str]); 12] = [
+    let requests: &[(&str, &[&str])] = &[
         ("GPU_GET_PIDS", &["pids"]),
         ("GPU_GET_PID_INFO", &["pidinfo", &own]),
         ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2", &["gpumon"]),
@@ -42,7 +42,7 @@ fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         ("NVD_GET_RCERR_RPT", &["--error", "rc"]),
         ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
     ];
-    for (control, question) in requests {
+    for &(control, question) in requests {
         if stage.engine == Engine::Notify && control == "NVD_GET_RCERR_RPT" {
             // The caller makes this call itself: the driver returns only the calling process's reports.
             continue;

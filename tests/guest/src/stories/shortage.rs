@@ -19,7 +19,7 @@ const CHANCES: &str = "/proc/thread-self/fail-nth";
 
 pub const STORIES: &[Story] = &[
     story!(scene failed_allocation_leaves_a_valid_answer, [1, 5, 7];
-        "On the debug kernel each allocation and each copy of eleven controls fails in turn. The answer is a \
+        "On the debug kernel each allocation and each copy of calls with PIDs fails in turn. The answer is a \
         refusal, the driver's own answer or the complete answer; `no_memory` is counted, and nothing is left behind.")
     .module("the kernel's memory, and the module's reason no_memory")
     .only(can_fail, NOTHING_FAILS),

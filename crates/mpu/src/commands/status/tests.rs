@@ -43,7 +43,7 @@ fn status_names_foreign_module() {
 #[test]
 fn json_has_every_row_zero_or_not() {
     let status = status(&armed().host(), cannot).expect("a status");
-    let value: serde_json::Value = serde_json::from_str(&crate::report::json(&status)).expect("JSON");
+    let value: serde_json::Value = serde_json::from_str(&crate::report::json_of("status", &status)).expect("JSON");
     assert_eq!(value["schema"], 1);
     assert_eq!(
         (value["ok"].as_bool(), value["exit"].as_u64(), value["up"].as_bool()),
@@ -108,7 +108,7 @@ fn json_matches_schema() {
         files: vec!["/etc/modules-load.d/mpu.conf".into()],
         dkms: vec!["mpu/7".to_string()],
     });
-    crate::report::documented::check(&crate::report::json(&status));
+    crate::report::documented::check(&crate::report::json_of("status", &status));
 }
 
 fn plugin(standing: Standing) -> Plugin {

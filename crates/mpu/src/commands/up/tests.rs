@@ -65,7 +65,7 @@ fn up_reports_armed_only_after_translation() {
     let s = Setup::new();
     let done = up_with_probe(&s, &FakeKernel::taking(&s.fake, state::PLACED), translates).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
-    crate::report::documented::check(&crate::report::json(&done));
+    crate::report::documented::check(&crate::report::json_of("up", &done));
     let text = done.text(Style::Plain);
     assert!(text.contains("armed: callers in containers are translated"), "{text}");
 
@@ -239,7 +239,7 @@ fn unknown_driver_is_refused_only_if_configured() {
     let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
     let text = done.text(Style::Plain);
-    assert!(text.contains("700.10; newer than the table of this MPU, which ends with branch 610"), "{text}");
+    assert!(text.contains("700.10; newer than the table of this MPU"), "{text}");
 
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
