@@ -80,6 +80,8 @@ struct mpu_context {
 	u32 sees;
 	/* The result of mpu_rs_begin(), MPU_EVENT or MPU_ALLOCATES. mpu_context_set_bits() sets the first two. */
 	u32 bits;
+	/* What mpu_rs_begin() counted last; MPU_NOT_COUNTED before. */
+	u32 begin_counter;
 	/* Counted in mpu_translating_count. */
 	bool is_counted;
 	/* The PIDs in the caller's query. */

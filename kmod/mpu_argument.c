@@ -44,7 +44,10 @@ static noinline void mpu_begin_translation(struct mpu_context *context)
 	u32 counter;
 
 	mpu_context_set_bits(context, mpu_rs_begin(context->call, &context->argument, &counter));
-	mpu_count(counter);
+	/* A call begins twice if the probe was armed during it. */
+	if (counter != context->begin_counter)
+		mpu_count(counter);
+	context->begin_counter = counter;
 }
 NOKPROBE_SYMBOL(mpu_begin_translation);
 

@@ -75,6 +75,7 @@ static __always_inline void mpu_context_init(struct mpu_context *context)
 	context->view.group = 0;
 	context->sees = 0;
 	context->bits = 0;
+	context->begin_counter = MPU_NOT_COUNTED;
 	context->is_counted = false;
 	context->requested = NULL;
 	context->requested_count = 0;

@@ -83,7 +83,10 @@ static void mpu_arm(struct mpu_peer *peer)
 		return;
 	}
 	if (error) {
-		pr_warn("mpu: nothing is redirected: %s: error %d\n", mpu_refusal.symbol, error);
+		if (peer && peer->count && !peer->redirects_lost)
+			pr_warn("mpu: not taken over: %s: error %d; the other instance continues\n", mpu_refusal.symbol, error);
+		else
+			pr_warn("mpu: nothing is redirected: %s: error %d\n", mpu_refusal.symbol, error);
 		return;
 	}
 	mpu_refusal.symbol = NULL;

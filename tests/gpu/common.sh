@@ -6,31 +6,11 @@ mpu=$(readlink -f "$1")
 container=$(readlink -f "$2")
 work=${3:-/run/mpu-gpu}
 python=$(command -v "${PYTHON:-python3}") || { echo "${PYTHON:-python3} is missing: name it in PYTHON" >&2; exit 3; }
-. "$here/report.sh"
+. "$here/toolkit.sh"
 
-mkdir -p "$work/bin" && cd "$work" || exit 3
-for name in nvidia-container-runtime nvidia-container-runtime-hook nvidia-container-cli nvidia-ctk nvidia-cdi-hook; do
-	ln -sf "$container" "bin/$name"
-done
 ln -sf "$mpu" bin/mpu
 cp "$here"/*.py .
-export PATH=$work/bin:$PATH
-# configuration MODE: writes the toolkit's configuration for one mode.
-configuration() {
-	cat >config.toml <<-TOML
-		[nvidia-container-runtime]
-		mode = "$1"
-		runtimes = ["runc"]
-		debug = "$work/runtime.log"
-		log-level = "debug"
-		[nvidia-container-runtime-hook]
-		path = "$work/bin/nvidia-container-runtime-hook"
-		[nvidia-ctk]
-		path = "$work/bin/nvidia-ctk"
-	TOML
-}
 configuration jit-cdi
-export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
 
 # shown BUNDLE FOLDER: prints the OCI mount of a host folder: a read-only bind mount; with $writable an overlay, as an engine makes
 # over an image. Mode legacy creates its files there.

@@ -8,9 +8,8 @@
 set -u
 export LC_ALL=C PATH=$PATH:/usr/local/cuda/bin:/usr/sbin:/sbin
 here=$(dirname "$(readlink -f "$0")")
-program=$(readlink -f "$1")
+container=$(readlink -f "$1")
 work=${2:-/run/mpu-gpu}
-. "$here/report.sh"
 
 # Prints everything below a folder: kind, mode, owner, size, path, target. This shows mount points that an ended container left.
 tree() { (cd "$1" && find . -xdev -printf '%y %m %u:%g %s %p %l\n' | sort -k5); }
@@ -21,11 +20,7 @@ for tool in runc busybox nvcc; do
 		exit 3
 	}
 done
-mkdir -p "$work/bin" && cd "$work" || exit 3
-for name in nvidia-container-runtime nvidia-container-runtime-hook nvidia-container-cli nvidia-ctk nvidia-cdi-hook; do
-	ln -sf "$program" "bin/$name"
-done
-export PATH=$work/bin:$PATH
+. "$here/toolkit.sh"
 nvcc -O2 -o saxpy "$here/saxpy.cu" || exit 3
 
 # A small root: busybox, the C library, the program.
@@ -59,20 +54,6 @@ bundle() {
   "resources": {"devices": [{"allow": false, "access": "rwm"}]}}}
 JSON
 }
-
-# configuration MODE: writes the toolkit's configuration, with our links instead of installed programs.
-configuration() {
-	cat >config.toml <<-TOML
-		[nvidia-container-runtime]
-		mode = "$1"
-		runtimes = ["runc"]
-		[nvidia-container-runtime-hook]
-		path = "$work/bin/nvidia-container-runtime-hook"
-		[nvidia-ctk]
-		path = "$work/bin/nvidia-ctk"
-	TOML
-}
-export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
 
 # inside NAME: checks that a program computes on the GPU, and that nvidia-smi shows it and nothing else.
 inside() {

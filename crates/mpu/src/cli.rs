@@ -576,8 +576,11 @@ mod tests {
             let hidden = ["host-root", "any-driver", "metrics-child", "probe-child"];
             assert_eq!(hidden.into_iter().find(has), None, "{script}");
         }
-        // The first list has the words after `mpu`.
         let script = script(Shell::Bash);
+        // Of `mpu ps` and `mpu top`.
+        let sort: Vec<&str> = script.split("--sort)").skip(1).filter_map(|rest| rest.split(";;").next()).collect();
+        assert!(sort.len() == 2 && sort.iter().all(|words| words.contains("gpu mig pid")), "{sort:?}");
+        // The first list has the words after `mpu`.
         let mut lists = script.lines().filter_map(|line| line.trim().strip_prefix("opts=\"")?.strip_suffix('"'));
         let list = lists.find(|list| !list.is_empty()).expect("a list");
         let mut listed: Vec<&str> = list.split(' ').filter(|word| !word.starts_with('-')).collect();

@@ -30,7 +30,7 @@ use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 fn main() -> ExitCode {
@@ -101,7 +101,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             print_report(cli, &status::status(&host, mpu::probe::call_driver).context("the state is not known")?)
         }
         Command::Probe => {
-            let found = mpu::probe::compare::probe(&host).map_err(Explained::from);
+            let found = mpu::probe::compare::probe_in_time(&host).map_err(Explained::from);
             print_report(cli, &found.context("nothing was measured")?)
         }
         Command::Install(options) => {
@@ -227,6 +227,10 @@ fn run_agent(cli: &Cli, host: &Host, verb: &AgentVerb) -> anyhow::Result<Exit> {
         AgentVerb::Alive { id, within } => (KubeletProbe::Alive, id, *within),
         AgentVerb::Run(options) => {
             let mut wait = wait_for_signal()?;
+            for signal in [SIGTERM, SIGINT] {
+                signal_hook::flag::register(signal, Arc::clone(&options.stopped))
+                    .context("cannot install signal handlers")?;
+            }
             return print_report(
                 cli,
                 &agent::run(host, &Running, options.clone(), &mut wait).context("the agent cannot go on")?,

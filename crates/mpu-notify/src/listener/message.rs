@@ -60,7 +60,11 @@ pub(crate) fn receive(stream: BorrowedFd<'_>) -> io::Result<Option<NewListener>>
             received => received?,
         };
         // A runtime may keep its side open as long as it lives.
-        if received == 0 || is_whole(&text, &fds) || text.len() > MAX_SIZE {
+        if received == 0 || is_whole(&text, &fds) {
+            break;
+        }
+        if text.len() > MAX_SIZE {
+            log!("a runtime's message is cut off after {} KiB: its container is called unknown", text.len() >> 10);
             break;
         }
     }

@@ -70,6 +70,7 @@ const ENDING_SOCKET: &str = "/run/mpu/notify/listener.ending";
 
 struct Daemon {
     registry: Arc<Registry>,
+    control: UnixListener,
     listener: UnixListener,
     /// Number of connections accepted by this supervisor.
     accepted: AtomicU64,
@@ -141,21 +142,24 @@ impl Daemon {
         }
         setting.counters = open_counters(counters).map_err(file_error("the counters"))?;
         let registry = Registry::new(Arc::new(setting), journal).map_err(file_error("the journal"))?;
+        // Before any listener is taken: calls fail or wait if the supervisor that took theirs ends.
+        let control = bind(CONTROL_SOCKET)?;
+        let listener = match socket {
+            Some(socket) => socket,
+            None => {
+                let socket = bind(LISTENER_SOCKET).inspect_err(|_| drop(fs::remove_file(CONTROL_SOCKET)))?;
+                fd_store::keep(SOCKET, socket.as_fd());
+                socket
+            }
+        };
         for (name, fd) in listeners {
             if let Err(error) = registry.resume(fd, &name) {
                 log!("the listener {name} cannot be resumed: {error}");
             }
         }
-        let listener = match socket {
-            Some(socket) => socket,
-            None => {
-                let socket = bind(LISTENER_SOCKET)?;
-                fd_store::keep(SOCKET, socket.as_fd());
-                socket
-            }
-        };
         let daemon = Daemon {
             registry,
+            control,
             listener,
             accepted: AtomicU64::new(0),
             open_connections: Arc::default(),
@@ -168,7 +172,6 @@ impl Daemon {
     }
 
     fn run(self) -> Result<End, NotifyError> {
-        let control = bind(CONTROL_SOCKET)?;
         fd_store::ready();
         let mut idle = None;
         loop {
@@ -196,7 +199,7 @@ impl Daemon {
                 tv_nsec: remaining.subsec_nanos().into(),
             });
             let mut polled =
-                [&control.as_fd(), &self.registry.changed.as_fd(), &self.listener.as_fd()].map(|fd| readable(*fd));
+                [&self.control.as_fd(), &self.registry.changed.as_fd(), &self.listener.as_fd()].map(|fd| readable(*fd));
             match poll(&mut polled, timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.map_err(|error| NotifyError::NoListeners { source: error.into() })?,
@@ -209,7 +212,7 @@ impl Daemon {
                 self.accept();
             }
             if control_ready
-                && let Some(end) = control.accept().ok().and_then(|(stream, _)| self.answer_request(&stream))
+                && let Some(end) = self.control.accept().ok().and_then(|(stream, _)| self.answer_request(&stream))
             {
                 return Ok(end);
             }

@@ -14,7 +14,9 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// On a tmpfs: a reboot clears it, and unloads the engine.
 pub const AGENTS_DIR: &str = "/run/mpu/agents";
@@ -23,6 +25,9 @@ const LOCK_SUFFIX: &str = "turn";
 
 /// How long to wait for the gate. The last agent holds it while it unloads the engine, for at most 30 s.
 const GATE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// How soon the wait for the gate ends after a signal.
+const STOP_CHECK: Duration = Duration::from_secs(1);
 
 /// Why an agent cannot register, lead or leave.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +100,7 @@ pub struct Registration {
     id: String,
     order: u64,
     pub(super) gate_timeout: Duration,
+    stopped: Arc<AtomicBool>,
     _alive: File,
 }
 
@@ -107,13 +113,14 @@ pub enum LeaveResult<T> {
 }
 
 impl Registration {
-    /// Registers an agent. After a crash an agent with the same name regains its old order.
-    pub fn register(host: &Host, id: &str) -> Result<Registration, ElectionError> {
+    /// Registers an agent. After a crash an agent with the same name regains its old order. Once `stopped` is set, only
+    /// [`Registration::leave`] waits for the gate.
+    pub fn register(host: &Host, id: &str, stopped: Arc<AtomicBool>) -> Result<Registration, ElectionError> {
         check_id(id)?;
         let dir = host.at(AGENTS_DIR);
         // A process that locks a file here counts as an agent.
         create_private_folder(&dir).map_err(at(&dir))?;
-        let _gate = lock_gate(&dir, GATE_TIMEOUT)?;
+        let _gate = lock_gate(&dir, GATE_TIMEOUT, &stopped)?;
         let others = live_agents(&dir, None)?;
         if others.iter().any(|(_, name)| name == id) {
             return Err(ElectionError::Taken { id: id.to_string() });
@@ -127,19 +134,19 @@ impl Registration {
         let order = saved.unwrap_or_else(|| others.iter().map(|(order, _)| order + 1).max().unwrap_or(1));
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{order}")).map_err(at(&path))?;
         remove_dead_agents(&dir, &others, id);
-        Ok(Registration { dir, id: id.to_string(), order, gate_timeout: GATE_TIMEOUT, _alive: file })
+        Ok(Registration { dir, id: id.to_string(), order, gate_timeout: GATE_TIMEOUT, stopped, _alive: file })
     }
 
     /// The leader, if it is not this agent.
     pub fn other_leader(&self) -> Result<Option<String>, ElectionError> {
-        let _gate = lock_gate(&self.dir, self.gate_timeout)?;
+        let _gate = lock_gate(&self.dir, self.gate_timeout, &self.stopped)?;
         let youngest = live_agents(&self.dir, Some(&self.id))?.into_iter().max();
         Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
     }
 
     /// Deregisters. If no other agent lives, `last` runs before one can register.
     pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<LeaveResult<T>, ElectionError> {
-        let _gate = lock_gate(&self.dir, self.gate_timeout)?;
+        let _gate = lock_gate(&self.dir, self.gate_timeout, &AtomicBool::new(false))?;
         let others = live_agents(&self.dir, Some(&self.id))?;
         let _ = fs::remove_file(self.dir.join(format!("{}.{LOCK_SUFFIX}", self.id)));
         Ok(match others.into_iter().max() {
@@ -163,13 +170,21 @@ fn files(dir: &Path, endings: &[&str]) -> io::Result<Vec<(PathBuf, String)>> {
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| named(entry.path())).collect())
 }
 
-/// Locks the gate, which keeps other agents from registering, electing and leaving.
-fn lock_gate(dir: &Path, timeout: Duration) -> Result<File, ElectionError> {
-    let path = dir.join("gate");
-    lock::take(&path, timeout).map_err(|error| match error {
-        LockError::Io(source) => ElectionError::Io { path, source },
-        LockError::Held(held) => ElectionError::Held(held),
-    })
+/// Locks the gate, which keeps other agents from registering, electing and leaving. Gives up soon after `stopped` is set.
+fn lock_gate(dir: &Path, timeout: Duration, stopped: &AtomicBool) -> Result<File, ElectionError> {
+    let (path, began) = (dir.join("gate"), Instant::now());
+    loop {
+        match lock::take(&path, timeout.saturating_sub(began.elapsed()).min(STOP_CHECK)) {
+            Ok(file) => return Ok(file),
+            Err(LockError::Io(source)) => return Err(ElectionError::Io { path, source }),
+            Err(LockError::Held(held)) => {
+                let waited = began.elapsed();
+                if waited >= timeout || stopped.load(Relaxed) {
+                    return Err(ElectionError::Held(HeldLock { waited, ..held }));
+                }
+            }
+        }
+    }
 }
 
 /// The living agents with their order, except one. The caller must hold the gate, because this tries the agents' locks.
@@ -203,7 +218,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn turn(fake: &FakeHost, id: &str) -> Registration {
-        Registration::register(&fake.host(), id).expect("a place")
+        Registration::register(&fake.host(), id, Arc::default()).expect("a place")
     }
 
     #[test]
@@ -259,10 +274,12 @@ mod tests {
     fn names_are_checked_and_not_shared() {
         let fake = FakeHost::in_order();
         for id in ["", "../x", "a/b", ".hidden", &"x".repeat(101), "a b"] {
-            assert_eq!(Registration::register(&fake.host(), id).expect_err("refused").code(), "agent_id", "{id:?}");
+            let refused = Registration::register(&fake.host(), id, Arc::default()).expect_err("refused");
+            assert_eq!(refused.code(), "agent_id", "{id:?}");
         }
         let _first = turn(&fake, "a");
-        assert_eq!(Registration::register(&fake.host(), "a").expect_err("refused").code(), "agent_runs");
+        let refused = Registration::register(&fake.host(), "a", Arc::default()).expect_err("refused");
+        assert_eq!(refused.code(), "agent_runs");
     }
 
     #[test]
@@ -275,15 +292,19 @@ mod tests {
     }
 
     #[test]
-    fn held_gate_times_out() {
+    fn wait_for_held_gate_ends_at_timeout_or_stop() {
         let fake = FakeHost::in_order();
         let turn = turn(&fake, "a");
         // A child of another test inherits the descriptor until it executes its program.
-        let _held = lock_gate(&turn.dir, Duration::from_secs(60)).expect("free");
-        let error = lock_gate(&turn.dir, Duration::from_millis(50)).expect_err("held");
-        assert_eq!((error.code(), error.exit()), ("lock_held", Exit::Failed));
-        let us = format!("gate is held by process {}", std::process::id());
-        assert!(error.to_string().contains(&us), "{error}");
+        let _held = lock_gate(&turn.dir, Duration::from_secs(60), &turn.stopped).expect("free");
+        for (timeout, is_stopped) in [(Duration::from_millis(50), false), (Duration::from_secs(600), true)] {
+            let began = Instant::now();
+            let error = lock_gate(&turn.dir, timeout, &AtomicBool::new(is_stopped)).expect_err("held");
+            assert!(began.elapsed() < Duration::from_secs(60), "{timeout:?}");
+            assert_eq!((error.code(), error.exit()), ("lock_held", Exit::Failed));
+            let us = format!("gate is held by process {}", std::process::id());
+            assert!(error.to_string().contains(&us), "{error}");
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ use mpu_host::kernel_release::numbers;
 use note::{Activity, Measurement, Note, uptime};
 use reporter::{Reason, Reporter};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The environment variable with the agent's name. The pod's specification sets it, also for the commands of probes.
@@ -78,6 +80,10 @@ pub struct AgentOptions {
     /// Sources in place of those carried.
     #[arg(skip)]
     pub source: Option<PathBuf>,
+
+    /// Set by the signal that ends the agent.
+    #[arg(skip)]
+    pub stopped: Arc<AtomicBool>,
 }
 
 /// Measures whether a container gets right answers. Returns the result, and the finding as text.
@@ -137,7 +143,7 @@ impl<'a> Agent<'a> {
         if !host.has_capability(CAP_SYS_MODULE) {
             return Err(Unfit::NotRoot.into());
         }
-        let registration = Registration::register(host, &options.id)?;
+        let registration = Registration::register(host, &options.id, Arc::clone(&options.stopped))?;
         let last_logged = (String::new(), 0);
         Ok(Agent {
             host,
@@ -181,6 +187,7 @@ impl<'a> Agent<'a> {
             self.is_standby = other.is_some();
         }
         let (doing, text) = match (leader, self.driver.clone()) {
+            (Err(ElectionError::Held(_)), _) if self.options.stopped.load(Relaxed) => return Ok(()),
             // The process that holds the gate may be stuck for a while.
             (Err(error @ ElectionError::Held(_)), _) => (Activity::Failed, error_with_fix(&error)),
             (Err(error), _) => return Err(error.into()),

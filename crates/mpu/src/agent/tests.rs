@@ -50,6 +50,7 @@ impl Fixture {
             module: None,
             source,
             any_driver: false,
+            stopped: Arc::default(),
         }
     }
 
@@ -225,8 +226,14 @@ fn held_gate_is_reported_and_tried_again() {
             assert!(note.doing == Activity::Failed && note.words.contains("gate is held by"), "{note:?}");
         }
         assert_eq!(fixture.cluster.reasons(), ["MpuEngineFailed"], "the standby agent writes no Event");
-        drop(held);
         let new = &mut agents[1];
+        new.registration.gate_timeout = Duration::from_secs(600);
+        new.options.stopped.store(true, Relaxed);
+        fixture.advance_clock(61);
+        new.round().expect("a round that ends at once");
+        assert_eq!(fixture.cluster.reasons().len(), 1, "an agent that ends reports no gate");
+        new.options.stopped.store(false, Relaxed);
+        drop(held);
         new.registration.gate_timeout = Duration::from_secs(60);
         new.round().expect("a round");
         assert_eq!(fixture.note("new").doing, Activity::Watches);
@@ -247,7 +254,7 @@ fn failure_is_reported_again_after_standby() {
         let failed = fixture.note("old").words;
         assert!(failed.contains("no make on this host"), "{failed}");
         let host = kernel.host.host();
-        let new = Registration::register(&host, "new").expect("a place");
+        let new = Registration::register(&host, "new", Arc::default()).expect("a place");
         agent.round().expect("a round");
         assert_eq!(fixture.note("old").doing, Activity::StandsBy);
         assert_eq!(new.leave(|| ()).expect("left"), LeaveResult::To("old".to_string()));

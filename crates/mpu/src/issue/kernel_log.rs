@@ -106,6 +106,7 @@ mod tests {
         for (line, expected) in [
             ("[   12.345678] mpu: placed", true),
             ("mpu: nothing is redirected: os_find_ns_pid: error -16", true),
+            ("mpu: not taken over: mpu_peer: error -71; the other instance continues", true),
             ("[1.0] mpu: the probe in rm_ioctl cannot be armed: error -22", true),
             ("[    9.1]  ? mpu_enter+0x12/0x80 [mpu]", true),
             ("[    9.1] RIP: 0010:mpu_enter+0x12/0x80 [mpu]", true),

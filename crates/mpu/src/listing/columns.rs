@@ -3,7 +3,9 @@
 use crate::processes::{GpuProcess, Utilisation};
 use Align::{Left, Right};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, TypedValueParser, ValueParserFactory};
 use std::cmp::Ordering;
+use std::ffi::OsStr;
 use std::str::FromStr;
 
 /// A column.
@@ -166,6 +168,30 @@ impl FromStr for Sort {
         let column = Column::from_str(name, true)
             .map_err(|_| format!("there is no column {name}; there are {}", names().collect::<Vec<_>>().join(", ")))?;
         Ok(Sort { column, descending })
+    }
+}
+
+/// Parses a [`Sort`]. Completions offer the columns without a dash: a word with one is an option to them.
+#[derive(Debug, Clone)]
+pub struct SortParser;
+
+impl ValueParserFactory for Sort {
+    type Parser = SortParser;
+
+    fn value_parser() -> SortParser {
+        SortParser
+    }
+}
+
+impl TypedValueParser for SortParser {
+    type Value = Sort;
+
+    fn parse_ref(&self, command: &clap::Command, arg: Option<&clap::Arg>, value: &OsStr) -> Result<Sort, clap::Error> {
+        Sort::from_str.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Column::value_variants().iter().filter_map(Column::to_possible_value)))
     }
 }
 

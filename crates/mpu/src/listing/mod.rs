@@ -27,7 +27,8 @@ pub struct ListOptions {
         value_delimiter = ',',
         value_name = "COLUMN,…",
         default_value = "gpu,-memory",
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        hide_possible_values = true
     )]
     pub sort: Vec<Sort>,
 

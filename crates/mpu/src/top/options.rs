@@ -28,7 +28,14 @@ pub struct TopOptions {
     pub columns: Vec<Column>,
 
     /// Sort by this column; a dash before it reverses the order
-    #[arg(short, long, value_name = "COLUMN", default_value = "-util", allow_hyphen_values = true)]
+    #[arg(
+        short,
+        long,
+        value_name = "COLUMN",
+        default_value = "-util",
+        allow_hyphen_values = true,
+        hide_possible_values = true
+    )]
     pub sort: Sort,
 
     #[command(flatten)]

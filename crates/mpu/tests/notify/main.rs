@@ -65,7 +65,7 @@ fn run_script(script: &str) -> Option<String> {
 
 /// The same with a running keeper, whose PID is `$hold`.
 fn run_beside_keeper(log: &str, script: &str) -> Option<String> {
-    let up = "& hold=$!; until test -S /run/mpu/notify/control.sock; do sleep 0.05; done";
+    let up = "& hold=$!; until test -S /run/mpu/notify/listener.sock; do sleep 0.05; done";
     run_script(&format!("{SEND_COMMAND}; $MPU notify hold {log} {up}; {script}"))
 }
 
@@ -106,11 +106,16 @@ fn supervisor_raises_open_file_limit() {
 
 #[test]
 fn keeper_ends_with_failed_first_supervisor() {
-    let script = "mkdir -p /run/mpu/notify/listener.sock
-        timeout -s KILL 300 $MPU notify hold 2>&1; echo $?; test -e /run/mpu/notify/keeper.sock || echo gone";
-    let Some(out) = run_script(script) else { return };
-    assert_eq!(out.matches("cannot use /run/mpu/notify/listener.sock: ").count(), 1, "{out}");
-    assert!(out.ends_with("\n1\ngone\n"), "{out}");
+    for socket in ["listener.sock", "control.sock"] {
+        let script = format!(
+            "mkdir -p /run/mpu/notify/{socket}
+            timeout -s KILL 300 $MPU notify hold 2>&1; echo $?; ls -A /run/mpu/notify | grep -vx keeper.lock"
+        );
+        let Some(out) = run_script(&script) else { return };
+        assert_eq!(out.matches(&format!("cannot use /run/mpu/notify/{socket}: ")).count(), 1, "{out}");
+        // A runtime that reached the other socket would have lost its listener.
+        assert!(out.ends_with(&format!("\n1\n{socket}\n")), "{out}");
+    }
 }
 
 #[test]
@@ -194,7 +199,7 @@ struct KeeperShell {
 impl KeeperShell {
     fn up(script: &str) -> (KeeperShell, BufReader<ChildStdout>) {
         let up = "$MPU notify hold & until $MPU_STATE; do sleep 0.05; done";
-        let state = "test -S /run/mpu/notify/control.sock";
+        let state = "test -S /run/mpu/notify/listener.sock";
         let mut shell = shell(&format!("{}; {script}", up.replace("$MPU_STATE", state)));
         let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare and sh");
         let out = BufReader::new(shell.stdout.take().expect("piped"));
@@ -303,7 +308,7 @@ fn supervisor_with_unreachable_socket_makes_another() {
         "{SEND_COMMAND}; mkdir -p /run/mpu/notify; touch /run/mpu/notify/retired
         export LISTEN_FDS=$1 LISTEN_FDNAMES=$2
         sh -c 'exec 5>&-; LISTEN_PID=$$ exec $MPU notify serve' & pid=$!; exec 4>&-
-        until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        until test -S /run/mpu/notify/listener.sock || ! kill -0 $pid; do sleep 0.05; done
         found=$(test -S /run/mpu/notify/listener.sock && echo found)
         send state; echo $found; $MPU run -- echo served
         send retire; exec 5>&-; wait $pid; echo $?; ls -A /run/mpu/notify"
@@ -476,7 +481,7 @@ fn listener_without_thread_is_attended_later() {
         done
         test -n \"$group\" || {{ echo 'skipped: no control group that counts processes'; exit; }}
         {SEND_COMMAND}; $MPU notify hold 2>/run/mpu/log & hold=$!
-        until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        until test -S /run/mpu/notify/listener.sock; do sleep 0.05; done
         $MPU run -- {TIMED_CALLER} & run=$!
         until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
         first=$(send state | {PID}); for pid in $hold $first; do echo $pid >$group/cgroup.procs; done
