@@ -3,8 +3,7 @@
 
 use super::holders::HolderInfo;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use mpu_host::host::Host;
 pub use mpu_host::phase::Phase;
 use schemars::JsonSchema;
@@ -158,7 +157,7 @@ pub enum StateError {
     Malformed { path: PathBuf, line: &'static str },
 }
 
-impl StateError {
+impl Explain for StateError {
     fn facts(&self) -> Facts {
         let (code, source) = match self {
             StateError::Unreadable { source, .. } => ("state_unreadable", Some(source)),
@@ -178,8 +177,6 @@ impl StateError {
         (code, exit, fix.to_string())
     }
 }
-
-explain_by_facts!(StateError);
 
 /// Whether our module is loaded under either name.
 pub fn is_loaded(host: &Host) -> bool {

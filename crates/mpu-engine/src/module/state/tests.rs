@@ -1,7 +1,6 @@
 //! Parses states of each format, and invalid ones.
 
 use super::*;
-use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 
 fn parse(text: &str) -> Result<State, &'static str> {
