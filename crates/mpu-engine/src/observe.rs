@@ -85,7 +85,7 @@ fn module(host: &Host) -> Result<Option<Observed>, Explained> {
         refused: state.refused.map(|refused| (refused.symbol, refused.errno)),
         inside: state.inside,
         orphans: (!is_old).then_some(state.orphans),
-        claimed: state.argument.map(|argument| matches!(argument, state::Argument::Claimed { .. })),
+        claimed: state.argument.map(|argument| argument.errno.is_some()),
         tracing: Some(!host.ftrace_disabled()),
         since: Record::read(host).map(|record| record.since),
         containers: None,

@@ -8,44 +8,28 @@ use std::ops::Deref;
 
 /// An error with its fix.
 pub trait Explain: Error {
+    /// All three facts, for each variant in one place.
+    fn facts(&self) -> Facts;
     /// A stable word for JSON and scripts, such as `no_headers`.
-    fn code(&self) -> &'static str;
+    fn code(&self) -> &'static str {
+        self.facts().0
+    }
     /// The exit code.
-    fn exit(&self) -> Exit;
+    fn exit(&self) -> Exit {
+        self.facts().1
+    }
     /// The fix, as one sentence.
-    fn fix(&self) -> String;
+    fn fix(&self) -> String {
+        self.facts().2
+    }
 }
 
 /// Code, exit code and fix of an error.
 pub type Facts = (&'static str, Exit, String);
 
-/// Implements [`Explain`] by a method `facts`, which has all three for each variant in one place.
-#[macro_export]
-macro_rules! explain_by_facts {
-    ($error:ty) => {
-        impl $crate::explain::Explain for $error {
-            fn code(&self) -> &'static str {
-                self.facts().0
-            }
-            fn exit(&self) -> $crate::exit::Exit {
-                self.facts().1
-            }
-            fn fix(&self) -> String {
-                self.facts().2
-            }
-        }
-    };
-}
-
 impl Explain for HeldLock {
-    fn code(&self) -> &'static str {
-        "lock_held"
-    }
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-    fn fix(&self) -> String {
-        "wait for that process, or end it, then try again".to_string()
+    fn facts(&self) -> Facts {
+        ("lock_held", Exit::Failed, "wait for that process, or end it, then try again".to_string())
     }
 }
 
@@ -100,14 +84,8 @@ mod tests {
     }
 
     impl Explain for Shut {
-        fn code(&self) -> &'static str {
-            "shut"
-        }
-        fn exit(&self) -> Exit {
-            Exit::Refused
-        }
-        fn fix(&self) -> String {
-            "open it".to_string()
+        fn facts(&self) -> Facts {
+            ("shut", Exit::Refused, "open it".to_string())
         }
     }
 

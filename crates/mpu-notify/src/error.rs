@@ -3,7 +3,6 @@
 use mpu_host::config::{ConfigError, UnknownDriver};
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
-use mpu_host::explain_by_facts;
 use std::io;
 use std::path::PathBuf;
 
@@ -38,9 +37,7 @@ pub enum NotifyError {
     Config(#[from] ConfigError),
 }
 
-explain_by_facts!(NotifyError);
-
-impl NotifyError {
+impl Explain for NotifyError {
     fn facts(&self) -> Facts {
         use NotifyError as E;
         const LOG: &str = "`journalctl -u mpu-notify` or /run/mpu/notify/log shows the supervisor's messages";
@@ -83,8 +80,8 @@ impl NotifyError {
                 by_kind(source),
                 by_errno(source, "see that user.max_pid_namespaces is not 0, and that /proc can be mounted"),
             ),
-            E::UnknownDriver(error) => return (error.code(), error.exit(), error.fix()),
-            E::Config(error) => return (error.code(), error.exit(), error.fix()),
+            E::UnknownDriver(error) => return error.facts(),
+            E::Config(error) => return error.facts(),
         };
         (code, exit, fix.to_string())
     }

@@ -2,8 +2,7 @@
 //! missing packages.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use mpu_host::host::{CAP_SYS_ADMIN, CAP_SYS_MODULE, Host, Lockdown};
 use std::path::{Path, PathBuf};
 
@@ -49,7 +48,7 @@ const OPTIONS: [&[&str]; 3] = [
     &["CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "CONFIG_DYNAMIC_FTRACE_WITH_REGS", "CONFIG_DYNAMIC_FTRACE_WITH_ARGS"],
 ];
 
-impl Unfit {
+impl Explain for Unfit {
     fn facts(&self) -> Facts {
         use Exit::{NotReady, Refused};
         let (code, exit, fix) = match self {
@@ -79,8 +78,6 @@ impl Unfit {
         (code, exit, fix.to_string())
     }
 }
-
-explain_by_facts!(Unfit);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {

@@ -8,7 +8,6 @@ use crate::signing::SignError;
 use mpu_host::config::UnknownDriver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts, chain};
-use mpu_host::explain_by_facts;
 use mpu_os::lock::HeldLock;
 use std::io;
 use std::path::PathBuf;
@@ -73,31 +72,19 @@ impl ModuleError {
 }
 
 impl Explain for ModuleError {
-    fn code(&self) -> &'static str {
-        self.variant().code()
-    }
-    fn exit(&self) -> Exit {
-        self.variant().exit()
-    }
-    fn fix(&self) -> String {
-        self.variant().fix()
-    }
-}
-
-impl ModuleError {
-    fn variant(&self) -> &dyn Explain {
+    fn facts(&self) -> Facts {
         match self {
-            ModuleError::Unfit(e) => e,
-            ModuleError::UnknownDriver(e) => e,
-            ModuleError::Source(e) => e,
-            ModuleError::Build(e) => e,
-            ModuleError::Load(e) => e,
-            ModuleError::Sign(e) => e,
-            ModuleError::Held(e) => e,
-            ModuleError::Headers(e) => e,
-            ModuleError::OtherKernel(e) => e,
-            ModuleError::State(e) => e,
-            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.variant(),
+            ModuleError::Unfit(e) => e.facts(),
+            ModuleError::UnknownDriver(e) => e.facts(),
+            ModuleError::Source(e) => e.facts(),
+            ModuleError::Build(e) => e.facts(),
+            ModuleError::Load(e) => e.facts(),
+            ModuleError::Sign(e) => e.facts(),
+            ModuleError::Held(e) => e.facts(),
+            ModuleError::Headers(e) => e.facts(),
+            ModuleError::OtherKernel(e) => e.facts(),
+            ModuleError::State(e) => e.facts(),
+            ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.facts(),
         }
     }
 }
@@ -114,7 +101,7 @@ pub enum BuildError {
     Unpack { path: PathBuf, why: String },
 }
 
-impl BuildError {
+impl Explain for BuildError {
     fn facts(&self) -> Facts {
         use Exit::{Failed, Refused};
         match self {
@@ -138,8 +125,6 @@ impl BuildError {
     }
 }
 
-explain_by_facts!(BuildError);
-
 #[derive(Debug, thiserror::Error)]
 pub enum HeadersError {
     #[error("`{release}` is not the release of a kernel")]
@@ -162,7 +147,7 @@ pub enum HeadersError {
     PathUnusable { path: PathBuf },
 }
 
-impl HeadersError {
+impl Explain for HeadersError {
     fn facts(&self) -> Facts {
         use Exit::NotReady;
         let (code, exit, fix) = match self {
@@ -201,8 +186,6 @@ impl HeadersError {
     }
 }
 
-explain_by_facts!(HeadersError);
-
 fn unpack_hint(release: &str) -> String {
     format!(
         "unpack that kernel's header package into a folder (Debian: `dpkg -x linux-headers-{release}_….deb DIR`; RHEL: \
@@ -222,7 +205,7 @@ pub enum OtherKernelError {
     Wrong { error: SourceError, log: PathBuf },
 }
 
-impl OtherKernelError {
+impl Explain for OtherKernelError {
     fn facts(&self) -> Facts {
         match self {
             OtherKernelError::Exists { path } => {
@@ -242,5 +225,3 @@ impl OtherKernelError {
         }
     }
 }
-
-explain_by_facts!(OtherKernelError);

@@ -1,6 +1,5 @@
-//! Describes the callers inside the driver that block the module's unloading.
+//! Callers inside the driver, which block the module's unloading.
 
-use super::state::{CallKind, Holder, State};
 use mpu_core::HostPid;
 use mpu_host::containers;
 use mpu_host::host::Host;
@@ -37,50 +36,51 @@ pub struct HolderInfo {
     pub words: String,
 }
 
-/// The callers that the module lists, the longest first.
-pub fn describe_holders(host: &Host, state: &State) -> Vec<HolderInfo> {
-    let mut holders = state.holders.clone();
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.millis));
-    holders.into_iter().map(|holder| describe(host, holder)).collect()
-}
-
-fn describe(host: &Host, holder: Holder) -> HolderInfo {
-    let comm = host.beginning(format!("/proc/{}/comm", holder.pid.get()), MAX_COMMAND);
-    let command = comm.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_string());
-    let name = |container: containers::Container| {
-        let short = container.short_id().to_string();
-        container.name.unwrap_or(short)
-    };
-    // A user may put control characters into the name of a program or container.
-    let clean = |text: String| printable(&text, MAX_NAME);
-    let command = command.map(clean);
-    let container = containers::of(host, holder.pid).map(name).map(clean);
-    let control_name = control_name(holder.control);
-    let control = match holder.control {
-        CallKind::Control(cmd) => Some(format!("0x{:08x}", cmd.0)),
-        CallKind::NotKnown | CallKind::Other => None,
-    };
-    let owner = match (&command, &container) {
-        (Some(command), Some(container)) => format!(" ({command}, in container {container})"),
-        (Some(command), None) => format!(" ({command})"),
-        (None, Some(container)) => format!(" (in container {container})"),
-        (None, None) => String::new(),
-    };
-    let call = match (&control, control_name) {
-        (Some(number), Some(name)) => format!(" in control {name} ({number})"),
-        (Some(number), None) => format!(" in control {number}"),
-        (None, _) if holder.control == CallKind::NotKnown => ", whose argument the driver still reads,".to_string(),
-        (None, _) => " in an ioctl that is not a control".to_string(),
-    };
-    let (pid, milliseconds) = (holder.pid, holder.millis);
-    let words = format!("process {}{owner}{call} for {:.1} s", pid.get(), milliseconds as f64 / 1000.0);
-    HolderInfo { pid, thread: holder.thread, command, container, control, control_name, milliseconds, words }
+impl HolderInfo {
+    /// Parses `process thread control milliseconds`, and looks the process up. A line of another form is a newer module's.
+    pub(super) fn parse(host: &Host, text: &str) -> Option<HolderInfo> {
+        let mut fields = text.split_whitespace();
+        let mut pid = || fields.next()?.parse().ok().and_then(HostPid::new);
+        let (pid, thread) = (pid()?, pid()?);
+        let number = match fields.next()? {
+            "-" => None,
+            number => Some(u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()?),
+        };
+        let milliseconds: u64 = fields.next()?.parse().ok()?;
+        let comm = host.beginning(format!("/proc/{}/comm", pid.get()), MAX_COMMAND);
+        let command = comm.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_string());
+        let name = |container: containers::Container| {
+            let short = container.short_id().to_string();
+            container.name.unwrap_or(short)
+        };
+        // A user may put control characters into the name of a program or container.
+        let clean = |text: String| printable(&text, MAX_NAME);
+        let command = command.map(clean);
+        let container = containers::of(host, pid).map(name).map(clean);
+        // 0 while the driver still copies the argument.
+        let known = number.filter(|number| *number != 0);
+        let control = known.map(|number| format!("0x{number:08x}"));
+        let control_name = known.and_then(control_name);
+        let owner = match (&command, &container) {
+            (Some(command), Some(container)) => format!(" ({command}, in container {container})"),
+            (Some(command), None) => format!(" ({command})"),
+            (None, Some(container)) => format!(" (in container {container})"),
+            (None, None) => String::new(),
+        };
+        let call = match (&control, control_name) {
+            (Some(number), Some(name)) => format!(" in control {name} ({number})"),
+            (Some(number), None) => format!(" in control {number}"),
+            (None, _) if number.is_some() => ", whose argument the driver still reads,".to_string(),
+            (None, _) => " in an ioctl that is not a control".to_string(),
+        };
+        let words = format!("process {}{owner}{call} for {:.1} s", pid.get(), milliseconds as f64 / 1000.0);
+        Some(HolderInfo { pid, thread, command, container, control, control_name, milliseconds, words })
+    }
 }
 
 /// The control's name, if MPU translates it.
-fn control_name(kind: CallKind) -> Option<&'static str> {
-    let CallKind::Control(cmd) = kind else { return None };
-    mpu_abi::ROWS.iter().find(|row| row.cmd == cmd).map(|row| row.control.name())
+fn control_name(number: u32) -> Option<&'static str> {
+    mpu_abi::ROWS.iter().find(|row| row.cmd.0 == number).map(|row| row.control.name())
 }
 
 /// All of them on one line; `inside` also counts callers that the module does not list.
@@ -111,17 +111,15 @@ mod tests {
         fake.write("/proc/4242/cgroup", &format!("0::/system.slice/docker-{id}.scope\n"));
         fake.write("/sys/module/mpu/parameters/state", HELD);
         let state = state::read(&fake.host()).expect("readable").expect("up");
-        let holders = describe_holders(&fake.host(), &state);
-        let words = in_words(state.inside, &holders);
         assert_eq!(
-            words,
+            in_words(state.inside, &state.holders),
             "2 callers are inside the driver: process 4242 (pyth\u{fffd}on3, in container a1b2c3d4e5f6) in control \
                 0x00000283 for 12.3 s; \
              process 70, whose argument the driver still reads, for 0.2 s"
         );
         let pids = mpu_abi::ROWS.iter().find(|row| row.control.name() == "GPU_GET_PIDS").expect("a row").cmd;
-        assert_eq!(control_name(CallKind::Control(pids)), Some("GPU_GET_PIDS"));
-        let many = vec![holders[0].clone(); 5];
+        assert_eq!(control_name(pids.0), Some("GPU_GET_PIDS"));
+        let many = vec![state.holders[0].clone(); 5];
         assert!(in_words(5, &many).ends_with("and 2 more, which `mpu status` lists"));
         assert_eq!(in_words(1, &[]), "1 caller is inside the driver");
     }

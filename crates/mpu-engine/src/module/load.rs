@@ -1,7 +1,7 @@
 //! Loads and unloads the module. A module that could not place its redirects is unloaded.
 
 use super::error::ModuleError;
-use super::holders::{self, HolderInfo};
+use super::holders::HolderInfo;
 use super::load_error::{LoadError, is_refusal};
 use super::state::{self, Instance, Phase, Refusal, State};
 use crate::signing;
@@ -212,7 +212,7 @@ fn retire(
 
 fn inside(host: &Host, instance: Instance) -> (u64, Vec<HolderInfo>) {
     match state::read_instance(host, instance) {
-        Ok(Some(state)) => (state.inside, holders::describe_holders(host, &state)),
+        Ok(Some(state)) => (state.inside, state.holders),
         _ => (0, Vec::new()),
     }
 }

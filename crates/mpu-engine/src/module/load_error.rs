@@ -2,8 +2,7 @@
 
 use super::holders::{self, HolderInfo};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -79,7 +78,7 @@ fn redirect_errno_text(errno: i32) -> String {
     }
 }
 
-impl LoadError {
+impl Explain for LoadError {
     fn facts(&self) -> Facts {
         use Exit::{Failed, Refused};
         const UPDATE: &str = "update MPU, and report the driver's version; nothing is redirected";
@@ -155,8 +154,6 @@ impl LoadError {
         (code, exit, fix.to_string())
     }
 }
-
-explain_by_facts!(LoadError);
 
 /// Whether the kernel refuses on principle, not because of the file.
 pub(super) fn is_refusal(error: &io::Error) -> bool {

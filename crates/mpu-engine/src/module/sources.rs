@@ -3,8 +3,7 @@
 use super::elf::Elf;
 use crate::signing;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -36,7 +35,7 @@ pub enum SourceError {
     CutShort { path: PathBuf },
 }
 
-impl SourceError {
+impl Explain for SourceError {
     fn facts(&self) -> Facts {
         const NAME_SOURCES: &str = "name the directory that holds Kbuild and mpu_core.o_shipped";
         const LET_BUILD: &str = "run it without --module, so that a module is built for this kernel";
@@ -59,8 +58,6 @@ impl SourceError {
         (code, Exit::NotReady, fix.to_string())
     }
 }
-
-explain_by_facts!(SourceError);
 
 /// A set of source files, in order of name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,7 +207,6 @@ pub mod fake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mpu_host::explain::Explain;
 
     #[test]
     fn source_directory_excludes_build_products() {

@@ -1,14 +1,14 @@
 //! Reads the loaded module's state, lines of `key=value`. Unknown keys are ignored: `mpu` may be older than the module. Format 1 has
 //! neither `placed` nor any line below `inside`: its `armed` only means that the redirects are placed.
 
-use mpu_core::HostPid;
+use super::holders::HolderInfo;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use mpu_host::host::Host;
 pub use mpu_host::phase::Phase;
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -85,58 +85,58 @@ pub struct Refusal {
     pub errno: i32,
 }
 
-/// The copy of a control's argument that the module uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Argument {
-    /// The driver's own, read by a probe in the driver.
-    Driver,
-    /// The caller's, because the probe could not be placed: the kernel's errno, positive.
-    Claimed { errno: i32 },
+/// Which copy of a control's argument decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "ArgumentView")]
+pub struct Argument {
+    /// `driver`: its own copy, which no caller can change. `claimed`: the caller's memory, as the probe in the driver could not be placed;
+    /// a hostile container that changes it at the right moment then sees the driver's own answer.
+    #[schemars(extend("enum" = ["driver", "claimed"]))]
+    pub source: &'static str,
+    /// With `claimed`, why the probe could not be placed.
+    pub errno: Option<i32>,
 }
 
-/// A caller that stays inside the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
-    pub pid: HostPid,
-    pub thread: HostPid,
-    pub control: CallKind,
-    /// Milliseconds since it entered.
-    pub millis: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallKind {
-    Control(mpu_abi::ControlCmd),
-    /// Unknown: the driver still copies its argument.
-    NotKnown,
-    Other,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The module's state, in reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "StateView")]
 pub struct State {
-    pub instance: Instance,
-    pub version: String,
-    pub abi: String,
+    /// `armed`: a translation was seen since the redirects were placed. `placed`: they stand, and none was seen yet. `waiting`: no driver
+    /// is loaded. `refused`: a redirect could not be placed. `retired`: the redirects are removed, and the module waits to be unloaded.
+    /// `stuck`: the kernel did not remove a redirect, and only a reboot helps.
+    #[serde(rename = "state")]
+    #[schemars(with = "String")]
     pub phase: Phase,
-    /// The redirect that could not be placed, if it is refused.
-    pub refused: Option<Refusal>,
-    pub driver: Option<String>,
+    /// The module's version.
+    pub version: String,
+    /// Functions of the driver that are redirected.
     pub hooks: Vec<String>,
+    /// Which copy of a control's argument decides; null while nothing is placed, and of a module before format 2.
+    pub argument: Option<Argument>,
+    /// Calls of containers that came to the redirect since it was placed; null of a module before format 2.
+    pub entered: Option<u64>,
+    /// Translations since the redirects were placed; null of a module before format 2.
+    pub translated: Option<u64>,
+    /// Callers inside a redirected function.
     pub inside: u64,
+    /// Those of them that stay there, the longest first, sixteen at most.
+    pub holders: Vec<HolderInfo>,
+    /// Callers whose task died inside the driver since the module was loaded; each is a crash of the driver.
+    pub orphans: u64,
+    /// The redirect that could not be placed.
+    pub refused: Option<Refusal>,
+    #[serde(skip)]
+    pub instance: Instance,
+    #[serde(skip)]
+    pub abi: String,
+    #[serde(skip)]
+    pub driver: Option<String>,
     /// The way to redirect, `direct` or `ipmodify`; none while nothing is placed, and for an older module.
+    #[serde(skip)]
     pub redirect: Option<String>,
     /// The results of the header probes at the module's build; none for an older module.
+    #[serde(skip)]
     pub probes: Option<String>,
-    /// The copy of an argument that the module uses; none while nothing is placed, and for format 1.
-    pub argument: Option<Argument>,
-    /// Calls of containers at the redirect since it was placed; none for format 1.
-    pub entered: Option<u64>,
-    /// Translations since the redirects were placed; none for format 1.
-    pub translated: Option<u64>,
-    /// Callers whose task died inside the driver, since loading.
-    pub orphans: u64,
-    /// Callers that stay inside, sixteen at most.
-    pub holders: Vec<Holder>,
 }
 
 /// The contents of `counters`, in the module's order.
@@ -157,7 +157,7 @@ pub enum StateError {
     Malformed { path: PathBuf, line: &'static str },
 }
 
-impl StateError {
+impl Explain for StateError {
     fn facts(&self) -> Facts {
         let (code, source) = match self {
             StateError::Unreadable { source, .. } => ("state_unreadable", Some(source)),
@@ -177,8 +177,6 @@ impl StateError {
         (code, exit, fix.to_string())
     }
 }
-
-explain_by_facts!(StateError);
 
 /// Whether our module is loaded under either name.
 pub fn is_loaded(host: &Host) -> bool {
@@ -205,7 +203,7 @@ pub fn read_instance(host: &Host, instance: Instance) -> Result<Option<State>, S
     }
     let path = instance.parameter("state");
     let text = read_text(host, &path)?;
-    parse(instance, &text).map(Some).map_err(|line| StateError::Malformed { path, line })
+    parse(host, instance, &text).map(Some).map_err(|line| StateError::Malformed { path, line })
 }
 
 /// Reads `counters` of the working instance; none if no module is loaded.
@@ -234,7 +232,7 @@ fn read_text(host: &Host, path: &PathBuf) -> Result<String, StateError> {
 }
 
 /// Parses the text of `state`. The error names the missing line.
-fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
+fn parse(host: &Host, instance: Instance, text: &str) -> Result<State, &'static str> {
     let get = |key: &str| {
         text.lines().find_map(|line| line.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v.trim()))
     };
@@ -244,52 +242,41 @@ fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
         Phase::Refused => Some(parse_refusal(get("refused").ok_or("refused")?)),
         _ => None,
     };
+    let lines = text.lines().filter_map(|line| line.strip_prefix("holder="));
+    let mut holders: Vec<HolderInfo> = lines.filter_map(|line| HolderInfo::parse(host, line)).collect();
+    holders.sort_by_key(|holder| Reverse(holder.milliseconds));
     Ok(State {
-        instance,
-        version: get("version").ok_or("version")?.to_string(),
-        abi: get("abi").unwrap_or("1").to_string(),
         phase,
-        refused,
-        driver: get("driver").filter(|v| !v.is_empty() && *v != "-").map(str::to_string),
+        version: get("version").ok_or("version")?.to_string(),
         hooks: get("hooks")
             .unwrap_or("")
             .split(',')
             .filter(|h| !h.is_empty() && *h != "-")
             .map(str::to_string)
             .collect(),
-        inside: number("inside").unwrap_or(0),
-        redirect: get("redirect").map(str::to_string),
-        probes: get("probes").map(str::to_string),
         argument: get("argument").and_then(parse_argument),
         entered: number("entered"),
         translated: number("translated"),
+        inside: number("inside").unwrap_or(0),
+        holders,
         orphans: number("orphans").unwrap_or(0),
-        holders: text.lines().filter_map(|line| parse_holder(line.strip_prefix("holder=")?)).collect(),
+        refused,
+        instance,
+        abi: get("abi").unwrap_or("1").to_string(),
+        driver: get("driver").filter(|v| !v.is_empty() && *v != "-").map(str::to_string),
+        redirect: get("redirect").map(str::to_string),
+        probes: get("probes").map(str::to_string),
     })
 }
 
 /// Parses `driver`, or `claimed:errno`.
 fn parse_argument(text: &str) -> Option<Argument> {
-    match text.split_once(':') {
-        None if text == "driver" => Some(Argument::Driver),
-        Some(("claimed", errno)) => Some(Argument::Claimed { errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }),
-        _ => None,
-    }
-}
-
-/// Parses `process thread control milliseconds`. A line of another form is a newer module's.
-fn parse_holder(text: &str) -> Option<Holder> {
-    let mut fields = text.split_whitespace();
-    let mut pid = || fields.next()?.parse().ok().and_then(HostPid::new);
-    let (pid, thread) = (pid()?, pid()?);
-    let control = match fields.next()? {
-        "-" => CallKind::Other,
-        number => match u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()? {
-            0 => CallKind::NotKnown,
-            number => CallKind::Control(mpu_abi::ControlCmd(number)),
-        },
+    let (source, errno) = match text.split_once(':') {
+        None if text == "driver" => ("driver", None),
+        Some(("claimed", errno)) => ("claimed", Some(errno.trim().parse::<i32>().unwrap_or(0).abs())),
+        _ => return None,
     };
-    Some(Holder { pid, thread, control, millis: fields.next()?.parse().ok()? })
+    Some(Argument { source, errno })
 }
 
 /// Parses `symbol:errno`, the errno with either sign.

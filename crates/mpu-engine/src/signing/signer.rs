@@ -2,8 +2,7 @@
 
 use super::keys::{Key, PKCS11, has_pin};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use mpu_host::host::{Host, Lockdown};
 use mpu_os::child;
 use std::ffi::OsString;
@@ -47,7 +46,7 @@ pub enum SignError {
     NoTool { hint: String },
 }
 
-impl SignError {
+impl Explain for SignError {
     fn facts(&self) -> Facts {
         let (code, fix) = match self {
             SignError::Tool { .. } => ("sign_tool_unusable", "reinstall the headers of this kernel".to_string()),
@@ -76,8 +75,6 @@ impl SignError {
         (code, Exit::Failed, fix)
     }
 }
-
-explain_by_facts!(SignError);
 
 /// Environment variables for the tool and the token's library: the token, and its password.
 const TOKEN_VARIABLES: [&str; 5] =
@@ -228,7 +225,6 @@ fn digest_in(config: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mpu_host::explain::Explain;
     use mpu_host::host::fake::{FakeHost, RELEASE};
 
     fn locked() -> FakeHost {

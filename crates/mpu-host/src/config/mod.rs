@@ -9,8 +9,7 @@ mod settings;
 pub use settings::{Drivers, EngineSetting, Modules, Redirect, UnknownDriver};
 
 use crate::exit::Exit;
-use crate::explain::Facts;
-use crate::explain_by_facts;
+use crate::explain::{Explain, Facts};
 use crate::host::Host;
 use mpu_core::policy;
 use pods::Pods;
@@ -148,9 +147,7 @@ pub enum ConfigError {
     },
 }
 
-explain_by_facts!(ConfigError);
-
-impl ConfigError {
+impl Explain for ConfigError {
     fn facts(&self) -> Facts {
         match self {
             ConfigError::Unreadable { source, .. } => {
@@ -275,7 +272,6 @@ fn line_of(text: &str, at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::Explain;
     use crate::host::fake::FakeHost;
 
     fn wrong(text: &str) -> (usize, String) {

@@ -2,7 +2,7 @@
 
 use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
 use crate::exit::Exit;
-use crate::explain::Explain;
+use crate::explain::{Explain, Facts};
 use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -90,18 +90,10 @@ pub struct UnknownDriver {
 }
 
 impl Explain for UnknownDriver {
-    fn code(&self) -> &'static str {
-        "unknown_driver"
-    }
-
-    fn exit(&self) -> Exit {
-        Exit::NotReady
-    }
-
-    fn fix(&self) -> String {
-        "update MPU; or remove `drivers = \"known\"` from /etc/mpu/config.toml: MPU then translates what it recognises, \
-         and `mpu probe` says whether it is right"
-            .to_string()
+    fn facts(&self) -> Facts {
+        let fix = "update MPU; or remove `drivers = \"known\"` from /etc/mpu/config.toml: MPU then translates what it recognises, \
+                   and `mpu probe` says whether it is right";
+        ("unknown_driver", Exit::NotReady, fix.to_string())
     }
 }
 

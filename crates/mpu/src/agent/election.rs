@@ -54,7 +54,7 @@ pub enum ElectionError {
     Io { path: PathBuf, source: io::Error },
 }
 
-impl ElectionError {
+impl Explain for ElectionError {
     fn facts(&self) -> Facts {
         use Exit::{Failed, Refused, Usage};
         let (code, exit, fix) = match self {
@@ -71,7 +71,7 @@ impl ElectionError {
                            change the node's label mpu-project.github.io/engine";
                 ("no_notify_engine", Failed, fix)
             }
-            ElectionError::Held(held) => return (held.code(), held.exit(), held.fix()),
+            ElectionError::Held(held) => return held.facts(),
             ElectionError::Io { source, .. } => {
                 let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
                 let fix = format!("mount the node's /run/mpu, writable: agents meet in {AGENTS_DIR}");
@@ -81,8 +81,6 @@ impl ElectionError {
         (code, exit, fix.to_string())
     }
 }
-
-mpu_host::explain_by_facts!(ElectionError);
 
 /// Checks that an agent's id can be part of a file's name.
 pub fn check_id(id: &str) -> Result<(), ElectionError> {

@@ -21,7 +21,8 @@ use mpu_engine::apply::Applied;
 use schema::subschema;
 use schemars::{Schema, SchemaGenerator};
 
-pub use views::{ArgumentView, NotifyView, ProofView, StateView};
+pub use views::{NotifyView, ProofView};
+pub(crate) use views::{argument_line, state_line};
 
 /// A command, and its reports. For a command without any, only failures are JSON.
 type Answers = (&'static str, fn(&mut SchemaGenerator) -> Vec<Schema>);

@@ -1,6 +1,6 @@
 //! `mpu status`: reports what is loaded, since when, and its counters.
 
-use super::{NotifyView, ProofView, StateView};
+use super::{NotifyView, ProofView, argument_line, state_line};
 use crate::agent::note::Note;
 use crate::driver_view::DriverView;
 use crate::nri::presence::{self, Plugin, Standing};
@@ -11,7 +11,7 @@ use mpu_engine::module::plan::Origin;
 use mpu_engine::module::proof::{self, ProbeFn};
 use mpu_engine::module::record::Record;
 use mpu_engine::module::sources::PassedOver;
-use mpu_engine::module::state::{self, Phase};
+use mpu_engine::module::state::{self, Phase, State};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explained;
@@ -32,7 +32,7 @@ pub struct Status {
     /// Which engine. If both are up, the one that translates, and the module first.
     pub engine: Option<Engine>,
     /// What the loaded module says.
-    pub module_state: Option<StateView>,
+    pub module_state: Option<State>,
     /// Whether the module was seen to translate; null while no redirect stands, and of a module before format 2.
     pub proof: Option<ProofView>,
     /// Another project's module that is loaded under one of our names, and its files; null if there is none.
@@ -99,7 +99,7 @@ pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Explained> {
         up: engine.is_some(),
         engine,
         since: None,
-        module_state: module.as_ref().map(|state| StateView::of(host, state)),
+        module_state: module,
         proof: proof.as_ref().map(ProofView::from),
         foreign_module: Some(foreign::find(host)).filter(|foreign| !foreign.loaded.is_empty()),
         function_tracing: !host.ftrace_disabled(),
@@ -151,7 +151,7 @@ impl From<(String, u64)> for Passed {
 
 impl Report for Status {
     fn exit(&self) -> Exit {
-        let module = self.module_state.as_ref().map(|state| &state.state);
+        let module = self.module_state.as_ref().map(|state| &state.phase);
         let supervisor = self.notify_state.as_ref().map(|state| &state.state);
         match (self.engine, module, supervisor) {
             (Some(Engine::Module), Some(Phase::Refused | Phase::Stuck), _) => Exit::Failed,
@@ -189,13 +189,16 @@ impl Report for Status {
         }
         match (self.engine, &self.module_state, &self.notify_state) {
             (Some(Engine::Module), Some(state), supervisor) => {
-                let lost = state.state == Phase::Waiting && self.driver.is_some();
+                let lost = state.phase == Phase::Waiting && self.driver.is_some();
                 let why = "a driver is loaded, but the module does not find its functions";
-                lines.put("state", if lost { format!("{}: {why}", style.bad("waiting")) } else { state.line(style) });
-                if let Some(proof) = self.proof.as_ref().filter(|_| state.state == Phase::Placed) {
+                lines.put(
+                    "state",
+                    if lost { format!("{}: {why}", style.bad("waiting")) } else { state_line(state, style) },
+                );
+                if let Some(proof) = self.proof.as_ref().filter(|_| state.phase == Phase::Placed) {
                     lines.put("proof", proof.line(style));
                 }
-                if state.state.is_placed() && !self.function_tracing {
+                if state.phase.is_placed() && !self.function_tracing {
                     let off = style.bad("function tracing is off (kernel.ftrace_enabled = 0)");
                     lines.put("", format!("{off}: the redirects do nothing until `sysctl kernel.ftrace_enabled=1`"));
                 }
@@ -214,7 +217,7 @@ impl Report for Status {
                 lines.put("driver", driver);
                 lines
                     .put("redirects", if state.hooks.is_empty() { "none".to_string() } else { state.hooks.join(", ") });
-                if let Some(line) = state.argument_line(style) {
+                if let Some(line) = argument_line(state, style) {
                     lines.put("argument", line);
                 }
                 if let Some(supervisor) = supervisor {
@@ -227,7 +230,7 @@ impl Report for Status {
                 lines.put("since", self.since.map_or("unknown".to_string(), since_line));
                 lines.put("driver", driver);
                 if let Some(module) = module {
-                    lines.put("module", format!("up, too: {}", module.line(style)));
+                    lines.put("module", format!("up, too: {}", state_line(module, style)));
                 }
                 let how = if state.lookup == "kernel" { "by the kernel" } else { "in /proc" };
                 lines.put("lookup", format!("numbers are looked up {how}"));

@@ -1,13 +1,13 @@
 //! `mpu up`: reports how an engine came up.
 
-use super::{NotifyView, ProofView, StateView};
+use super::{NotifyView, ProofView, argument_line, state_line};
 use crate::container_engines;
 use crate::driver_view::DriverView;
 use crate::report::{Lines, Report, Style};
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::plan::Origin;
 use mpu_engine::module::sources::PassedOver;
-use mpu_engine::module::state::Phase;
+use mpu_engine::module::state::{Phase, State};
 use mpu_engine::up::{How, Note, Up, UpOptions};
 use mpu_engine::{self as engine, Engine};
 use mpu_host::exit::Exit;
@@ -42,7 +42,7 @@ pub struct Done {
     /// Whether every call during that was translated; false if the old module could not hand over.
     pub gapless: Option<bool>,
     /// What the loaded module says.
-    pub module_state: Option<StateView>,
+    pub module_state: Option<State>,
     /// Whether it was seen to translate; null with the notify engine, while it waits for a driver, and if it was not asked.
     pub proof: Option<ProofView>,
     /// The state of the notify engine; null with the module.
@@ -75,7 +75,7 @@ impl Done {
             build_seconds: raised.built_in.map(|took| took.as_secs_f64()),
             gapless: raised.replaced.as_ref().map(|replaced| replaced.gapless),
             replaced_version: raised.replaced.map(|replaced| replaced.version),
-            module_state: raised.state.as_ref().map(|state| StateView::of(host, state)),
+            module_state: raised.state,
             proof: proof.as_ref().map(ProofView::from),
             notify_state: notify_state.as_ref().map(NotifyView::from),
             to_try: driver.as_ref().map(|_| container_engines::try_command(host, choice.engine)),
@@ -143,11 +143,12 @@ impl Report for Done {
         };
         lines.put("engine", format!("{} ({})", self.engine.name(), self.engine_because));
         if let Some(state) = &self.module_state {
-            lines.put("state", state.line(style));
-            if let Some(proof) = self.proof.as_ref().filter(|_| state.state == Phase::Placed) {
+            lines.put("state", state_line(state, style));
+            if let Some(proof) = self.proof.as_ref().filter(|_| state.phase == Phase::Placed) {
                 lines.put("proof", proof.line(style));
             }
-            if let Some(line) = state.argument_line(style).filter(|_| state.is_claimed()) {
+            let is_claimed = state.argument.is_some_and(|argument| argument.errno.is_some());
+            if let Some(line) = argument_line(state, style).filter(|_| is_claimed) {
                 lines.put("argument", line);
             }
             lines

@@ -183,8 +183,8 @@ fn argument(host: &Host) -> CheckResult {
     };
     match state.argument {
         None => CheckResult::skipped("no redirect is placed, or the module does not say"),
-        Some(Argument::Driver) => CheckResult::ok("the driver's own"),
-        Some(Argument::Claimed { errno }) => {
+        Some(Argument { errno: None, .. }) => CheckResult::ok("the driver's own"),
+        Some(Argument { errno: Some(errno), .. }) => {
             let why = std::io::Error::from_raw_os_error(errno);
             CheckResult::attention(
                 format!(

@@ -49,7 +49,7 @@ fn list_failures(failures: &[String]) -> String {
     }
 }
 
-impl InstallError {
+impl Explain for InstallError {
     fn facts(&self) -> Facts {
         use Exit::{Failed, NotReady, Refused};
         use InstallError as E;
@@ -68,7 +68,7 @@ impl InstallError {
                            half done";
                 ("file_unwritable", Failed, fix)
             }
-            E::Locked(held) => return (held.code(), held.exit(), held.fix()),
+            E::Locked(held) => return held.facts(),
             E::NotRestored { path, .. } => {
                 let fix = format!(
                     "look at these files: free disk space, make them writable or move away what is in their place, and try again; to do \
@@ -87,5 +87,3 @@ impl InstallError {
         (code, exit, fix.to_string())
     }
 }
-
-mpu_host::explain_by_facts!(InstallError);

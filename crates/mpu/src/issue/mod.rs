@@ -12,7 +12,7 @@ use mpu_engine::observe::{self, Observed};
 use mpu_host::config::{Config, Selector};
 use mpu_host::driver::{self, Driver};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
+use mpu_host::explain::{Explain, Facts};
 use mpu_host::host::Host;
 use mpu_host::time;
 use mpu_os::child;
@@ -40,7 +40,7 @@ pub struct ReportError {
     source: io::Error,
 }
 
-impl ReportError {
+impl Explain for ReportError {
     fn facts(&self) -> Facts {
         let folder = "name a file in a folder that you may write to: --report FILE".to_string();
         match self.source.kind() {
@@ -53,8 +53,6 @@ impl ReportError {
         }
     }
 }
-
-mpu_host::explain_by_facts!(ReportError);
 
 /// Writes the report, readable for its owner alone. Replaces a file only if `force`, and never a link or a folder.
 pub fn write(path: &Path, report: &str, force: bool) -> Result<(), ReportError> {
@@ -278,7 +276,6 @@ fn own_source_error(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;
     use std::os::unix::fs::symlink;
 

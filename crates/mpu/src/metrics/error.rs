@@ -1,8 +1,7 @@
 //! Why there are no metrics.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,9 +25,7 @@ pub enum MetricsError {
     Setup { source: io::Error },
 }
 
-explain_by_facts!(MetricsError);
-
-impl MetricsError {
+impl Explain for MetricsError {
     fn facts(&self) -> Facts {
         use io::ErrorKind::{AddrInUse, AlreadyExists, NotFound, PermissionDenied};
         match self {

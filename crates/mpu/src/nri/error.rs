@@ -4,8 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 
 use super::mux::MuxError;
 
@@ -23,9 +22,7 @@ pub enum NriError {
     Signals(#[source] io::Error),
 }
 
-explain_by_facts!(NriError);
-
-impl NriError {
+impl Explain for NriError {
     fn facts(&self) -> Facts {
         let (code, exit, fix) = match self {
             NriError::Forbidden(..) => (

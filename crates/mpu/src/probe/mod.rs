@@ -17,7 +17,6 @@ use mpu_engine::module::state::StateError;
 use mpu_host::driver::{Driver, NEWEST_KNOWN, Release};
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts, chain};
-use mpu_host::explain_by_facts;
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::progress::Progress;
 use mpu_host::sys::unshare_pid_namespace_of_children;
@@ -56,15 +55,13 @@ pub enum ProbeError {
     State(#[from] StateError),
 }
 
-explain_by_facts!(ProbeError);
-
-impl ProbeError {
+impl Explain for ProbeError {
     fn facts(&self) -> Facts {
         use ProbeError as E;
         const SMI: &str = "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages";
         const CHILD: &str = "mount /proc, and check that mpu itself can be executed";
         let (code, exit, fix) = match self {
-            E::State(error) => return (error.code(), error.exit(), error.fix()),
+            E::State(error) => return error.facts(),
             E::NoDriver => ("no_driver", Exit::NotReady, "load it (`modprobe nvidia`), then probe again"),
             E::NotRoot => ("not_root", Exit::Refused, "run it as root: sudo mpu probe"),
             E::Namespace { source } => (

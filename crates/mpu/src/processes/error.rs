@@ -1,8 +1,7 @@
 //! Why GPU processes cannot be listed.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Facts;
-use mpu_host::explain_by_facts;
+use mpu_host::explain::{Explain, Facts};
 use nvml_wrapper::error::NvmlError;
 
 /// Why there is no snapshot.
@@ -36,9 +35,7 @@ impl ProcessError {
     }
 }
 
-explain_by_facts!(ProcessError);
-
-impl ProcessError {
+impl Explain for ProcessError {
     fn facts(&self) -> Facts {
         use ProcessError as E;
         let (code, exit, fix) = match self {

@@ -3,7 +3,6 @@
 use crate::processes::ProcessError;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
-use mpu_host::explain_by_facts;
 use std::io;
 
 /// Why `mpu top` ends.
@@ -19,9 +18,7 @@ pub enum TopError {
     Process(#[from] ProcessError),
 }
 
-explain_by_facts!(TopError);
-
-impl TopError {
+impl Explain for TopError {
     fn facts(&self) -> Facts {
         let (code, exit, fix) = match self {
             TopError::NotATerminal => {
@@ -31,7 +28,7 @@ impl TopError {
                 ("terminal_failed", Exit::Failed, "check that $TERM names this terminal, or use `mpu ps`")
             }
             TopError::Output { .. } => ("output_failed", Exit::Failed, "check whether the disk is full"),
-            TopError::Process(error) => return (error.code(), error.exit(), error.fix()),
+            TopError::Process(error) => return error.facts(),
         };
         (code, exit, fix.to_string())
     }

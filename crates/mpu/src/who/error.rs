@@ -3,7 +3,6 @@
 use crate::processes::ProcessError;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
-use mpu_host::explain_by_facts;
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +17,7 @@ pub enum WhoError {
     Process(#[from] ProcessError),
 }
 
-explain_by_facts!(WhoError);
-
-impl WhoError {
+impl Explain for WhoError {
     fn facts(&self) -> Facts {
         match self {
             WhoError::NotRoot => ("not_root", Exit::Refused, "run it as root: sudo mpu who".to_string()),
@@ -28,7 +25,7 @@ impl WhoError {
                 ("hidden_processes", Exit::Refused, "run it as root of the host, in no user namespace".to_string())
             }
             WhoError::NoProc { .. } => ("no_proc", Exit::NotReady, "mount /proc".to_string()),
-            WhoError::Process(error) => (error.code(), error.exit(), error.fix()),
+            WhoError::Process(error) => error.facts(),
         }
     }
 }

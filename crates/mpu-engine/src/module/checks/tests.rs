@@ -1,7 +1,6 @@
 //! Hosts that lack one thing each, and the check that reports it.
 
 use super::*;
-use mpu_host::explain::Explain;
 use mpu_host::host::fake::{CONFIG, FakeHost, RELEASE};
 
 #[test]

@@ -1,12 +1,15 @@
 //! Parses states of each format, and invalid ones.
 
 use super::*;
-use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
+
+fn parse(text: &str) -> Result<State, &'static str> {
+    super::parse(&FakeHost::in_order().host(), Instance::Mpu, text)
+}
 
 #[test]
 fn armed_module_is_read() {
-    let state = parse(Instance::Mpu, ARMED).expect("a state");
+    let state = parse(ARMED).expect("a state");
     assert_eq!(state.phase, Phase::Armed);
     assert_eq!(
         (state.version.as_str(), state.abi.as_str(), state.driver.as_deref()),
@@ -17,34 +20,35 @@ fn armed_module_is_read() {
 
 #[test]
 fn format_2_state_has_argument_and_holders() {
-    let state = parse(Instance::Mpu, HELD).expect("a state");
-    assert_eq!((&state.phase, state.argument), (&Phase::Armed, Some(Argument::Claimed { errno: 2 })));
+    let state = parse(HELD).expect("a state");
+    assert_eq!((&state.phase, state.argument), (&Phase::Armed, Some(Argument { source: "claimed", errno: Some(2) })));
     assert_eq!((state.entered, state.translated, state.inside, state.orphans), (Some(9), Some(3), 2, 1));
-    let pid = |number| HostPid::new(number).expect("a number");
-    let control = CallKind::Control(mpu_abi::ControlCmd(0x283));
-    let first = Holder { pid: pid(4242), thread: pid(4243), control, millis: 12345 };
-    let second = Holder { pid: pid(70), thread: pid(70), control: CallKind::NotKnown, millis: 160 };
-    assert_eq!(state.holders, [first, second]);
-    let other =
-        parse(Instance::Mpu, "version=1\nstate=armed\nholder=1 1 - 5\nholder=odd\nholder=0 0 - 5\n").expect("a state");
-    assert_eq!(other.holders.iter().map(|holder| holder.control).collect::<Vec<_>>(), [CallKind::Other]);
+    let seen =
+        |holder: &HolderInfo| (holder.pid.get(), holder.thread.get(), holder.control.clone(), holder.milliseconds);
+    let control = Some("0x00000283".to_string());
+    assert_eq!(state.holders.iter().map(seen).collect::<Vec<_>>(), [(4242, 4243, control, 12345), (70, 70, None, 160)]);
+    let other = parse("version=1\nstate=armed\nholder=1 1 - 5\nholder=odd\nholder=0 0 - 5\n").expect("a state");
+    assert_eq!(other.holders.iter().map(seen).collect::<Vec<_>>(), [(1, 1, None, 5)]);
+    assert!(other.holders[0].words.contains("an ioctl that is not a control"), "{:?}", other.holders);
 
-    let placed = parse(Instance::Mpu, PLACED).expect("a state");
-    assert_eq!((placed.phase, placed.argument, placed.entered), (Phase::Placed, Some(Argument::Driver), Some(0)));
+    let placed = parse(PLACED).expect("a state");
+    assert_eq!(
+        (placed.phase, placed.argument, placed.entered),
+        (Phase::Placed, Some(Argument { source: "driver", errno: None }), Some(0))
+    );
     assert_eq!((placed.redirect, placed.probes), (None, None), "one of an older version does not say");
-    let way = parse(Instance::Mpu, "version=1\nprobes=direct=list handler=args\nstate=placed\nredirect=ipmodify\n");
+    let way = parse("version=1\nprobes=direct=list handler=args\nstate=placed\nredirect=ipmodify\n");
     let way = way.expect("a state");
     assert_eq!((way.redirect.as_deref(), way.probes.as_deref()), (Some("ipmodify"), Some("direct=list handler=args")));
-    let stuck = parse(Instance::Mpu, "version=1\nabi=2\nstate=stuck\n").expect("a state");
+    let stuck = parse("version=1\nabi=2\nstate=stuck\n").expect("a state");
     assert_eq!((stuck.phase.word(), stuck.phase.is_placed()), ("stuck", false));
-    let old = parse(Instance::Mpu, ARMED).expect("a state");
+    let old = parse(ARMED).expect("a state");
     assert_eq!((old.argument, old.entered, old.translated), (None, None, None), "format 1 does not say");
 }
 
 #[test]
 fn waiting_module_has_no_driver_and_no_hooks() {
-    let state =
-        parse(Instance::Mpu, "version=0.1.0\nabi=1\nstate=waiting\ndriver=-\nhooks=\ninside=0\n").expect("a state");
+    let state = parse("version=0.1.0\nabi=1\nstate=waiting\ndriver=-\nhooks=\ninside=0\n").expect("a state");
     assert_eq!((state.phase, state.driver, state.hooks.len()), (Phase::Waiting, None, 0));
 }
 
@@ -52,21 +56,21 @@ fn waiting_module_has_no_driver_and_no_hooks() {
 fn refusal_names_symbol_and_errno() {
     for (text, symbol, errno) in [("os_find_ns_pid:-16", "os_find_ns_pid", 16), ("os_is_init_ns:2", "os_is_init_ns", 2)]
     {
-        let state = parse(Instance::Mpu, &format!("version=0.1.0\nstate=refused\nrefused={text}\n")).expect("a state");
+        let state = parse(&format!("version=0.1.0\nstate=refused\nrefused={text}\n")).expect("a state");
         assert_eq!(state.refused, Some(Refusal { symbol: symbol.to_string(), errno }));
     }
 }
 
 #[test]
 fn missing_lines_are_named() {
-    assert_eq!(parse(Instance::Mpu, ""), Err("state"));
-    assert_eq!(parse(Instance::Mpu, "state=armed\n"), Err("version"));
-    assert_eq!(parse(Instance::Mpu, "version=1\nstate=refused\n"), Err("refused"));
+    assert_eq!(parse(""), Err("state"));
+    assert_eq!(parse("state=armed\n"), Err("version"));
+    assert_eq!(parse("version=1\nstate=refused\n"), Err("refused"));
 }
 
 #[test]
 fn unknown_phase_is_kept() {
-    let state = parse(Instance::Mpu, "version=9\nstate=resting\nmood=good\n").expect("a state");
+    let state = parse("version=9\nstate=resting\nmood=good\n").expect("a state");
     assert_eq!(state.phase, Phase::Other("resting".to_string()));
 }
 

@@ -145,7 +145,7 @@ fn host_with_state(text: &str) -> FakeHost {
 #[test]
 fn status_arms_placed_module_after_translation() {
     let proven = status(&host_with_state(state::PLACED).host(), translates).expect("a status");
-    assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| &s.state)), (Exit::Ok, Some(&Phase::Armed)));
+    assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| &s.phase)), (Exit::Ok, Some(&Phase::Armed)));
     let unasked = status(&host_with_state(state::PLACED).host(), cannot).expect("a status");
     let text = unasked.text(Style::Plain);
     assert!(unasked.exit() == Exit::Ok && text.contains("placed: the redirects stand"), "{text}");

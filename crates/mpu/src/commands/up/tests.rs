@@ -44,7 +44,7 @@ fn repeated_up_is_already_up() {
     let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.result, done.engine), (How::Loaded, Engine::Module));
     assert!(done.build_seconds.is_some() && done.driver.as_ref().is_some_and(|d| d.era == Some(1)));
-    assert_eq!(done.module_state.as_ref().map(|s| &s.state), Some(&Phase::Armed));
+    assert_eq!(done.module_state.as_ref().map(|s| &s.phase), Some(&Phase::Armed));
     let text = done.text(Style::Plain);
     assert!(text.starts_with("MPU is up") && text.contains("os_find_ns_pid") && text.contains("550.163.01"), "{text}");
     let record = Record::read(&s.fake.host()).expect("a record");
@@ -77,7 +77,7 @@ fn up_reports_armed_only_after_translation() {
     let expected = text.contains("placed: ") && text.contains("no translation was seen yet");
     assert!(expected && !text.contains("armed"), "{text}");
     let again = up_with_probe(&s, &kernel, translates).expect("up");
-    assert_eq!((again.result, again.module_state.map(|s| s.state)), (How::AlreadyUp, Some(Phase::Armed)));
+    assert_eq!((again.result, again.module_state.map(|s| s.phase)), (How::AlreadyUp, Some(Phase::Armed)));
 }
 
 #[test]

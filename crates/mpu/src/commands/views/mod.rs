@@ -3,5 +3,6 @@
 mod module;
 mod notify;
 
-pub use module::{ArgumentView, ProofView, StateView};
+pub use module::ProofView;
+pub(crate) use module::{argument_line, state_line};
 pub use notify::NotifyView;
