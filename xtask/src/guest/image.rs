@@ -21,8 +21,8 @@ use crate::{chart, kernels, kmod, modules, nvidia, paths, python};
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
 
 /// Programs that use the simulated driver; some also as a 32-bit process.
-const SIM_PROGRAMS: [&str; 10] =
-    ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "nvkeep", "gpu-hold32", "nvctl32", "nvroot32"];
+const SIM_PROGRAMS: [&str; 9] =
+    ["gpu-hold", "nvctl", "nvattack", "nvtaint", "nvroot", "nvkeep", "gpu-hold32", "nvctl32", "nvroot32"];
 
 /// Writes the archive for a job and returns its path.
 pub fn build(job: &Job) -> Result<PathBuf> {
