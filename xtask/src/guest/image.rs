@@ -36,8 +36,7 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
     versions.into_iter().try_for_each(|version| client(&mut archive, arch, version))?;
     manifests(&mut archive, job)?;
-    let plan: String = job.rows.iter().map(|row| format!("{row}\n")).collect();
-    archive.text("plan", 0o644, plan.as_bytes());
+    archive.text("plan", 0o644, &serde_json::to_vec(&job.rows)?);
     let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
     fs_err::write(&path, archive.finish())?;
     Ok(path)
