@@ -6,22 +6,14 @@
  *        ioctl_cost ROWS     GET_PIDS and GET_PID_INFO, while exactly ROWS processes hold the GPU
  * Prints `WHAT N`, N the least of many runs in instructions; for lists also `RIGHT/ROWS`: how many of the listed PIDs exist for
  * the caller, and how many of the processes asked for have memory. Knows nothing of engines: it says what it is told.
- * Exits 1 when the list has another length than ROWS: such figures would compare unlike things.
+ * Exits 1 if the list has another length than ROWS: such figures would compare unlike things.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
-#include <unistd.h>
 
-#define RM_CONTROL _IOWR('F', 0x2a, struct rm_control)
-#define RM_ALLOC _IOWR('F', 0x2b, struct rm_alloc)
+#include "../sim/nvrm.h"
+
 #define GET_PIDS 0x2080018d
 #define GET_PID_INFO 0x2080018e
 #define GET_ARCH_INFO 0x20801701
@@ -30,18 +22,6 @@
 #define INFO_STRIDE 72
 #define INFO_MEMORY 16
 #define CHUNKS ((LIST_ENTRIES + INFO_ENTRIES - 1) / INFO_ENTRIES)
-
-struct rm_control {
-	uint32_t client, object, cmd, flags;
-	uint64_t params;
-	uint32_t size, status;
-};
-
-struct rm_alloc {
-	uint32_t root, parent, object, class;
-	uint64_t params;
-	uint32_t params_size, status;
-};
 
 struct list {
 	uint32_t kind, class, count, pid[LIST_ENTRIES];
@@ -53,15 +33,9 @@ struct info {
 };
 
 static int device;
-static uint32_t client, subdevice;
+static struct nv_session session;
 static struct list list;
 static struct info info[CHUNKS];
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static uint64_t now(void)
 {
@@ -71,25 +45,12 @@ static uint64_t now(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-static uint32_t alloc(uint32_t parent, uint32_t object, uint32_t class, void *params, uint32_t size)
-{
-	struct rm_alloc a = { client, parent, object, class, (uintptr_t)params, size, 0 };
-
-	if (ioctl(device, RM_ALLOC, &a) || a.status) {
-		fprintf(stderr, "alloc of class %#x: %s, status %#x\n", class, strerror(errno), a.status);
-		exit(1);
-	}
-	return a.object;
-}
-
 static void control(uint32_t cmd, void *params, uint32_t size)
 {
-	struct rm_control c = { client, subdevice, cmd, 0, (uintptr_t)params, size, 0 };
+	uint32_t status;
+	int rc = nv_control(device, session.client, session.subdevice, cmd, params, size, NULL, &status);
 
-	if (ioctl(device, RM_CONTROL, &c) || c.status) {
-		fprintf(stderr, "control %#x: %s, status %#x\n", cmd, strerror(errno), c.status);
-		exit(1);
-	}
+	nv_must("a control", rc ? rc : (int)status);
 }
 
 /* Least of 200 runs, or of fewer once they have taken 300 million instructions, but of no fewer than 5. */
@@ -145,8 +106,7 @@ static void without_pids(void)
 	static uint8_t arch[16];
 	int null = open("/dev/null", O_RDWR);
 
-	if (null < 0)
-		fail("/dev/null");
+	nv_check(null >= 0, "/dev/null", -errno);
 	printf("other_device %llu\n", net(LEAST(ioctl(null, 0x1234, 0))));
 	printf("no_pids %llu\n", net(LEAST(control(GET_ARCH_INFO, arch, sizeof(arch)))));
 }
@@ -172,18 +132,15 @@ static void with_rows(uint32_t rows)
 
 int main(int argc, char **argv)
 {
-	uint32_t device_params[14] = { 0 }, sub_params[1] = { 0 }, rm_device, rows = argc > 1 ? atoi(argv[1]) : 0;
+	uint32_t rows = argc > 1 ? atoi(argv[1]) : 0;
 
 	if (argc > 2 || rows > LIST_ENTRIES || (argc == 2 && !rows)) {
 		fprintf(stderr, "usage: ioctl_cost [ROWS], 1 to %u: the driver lists no more\n", LIST_ENTRIES);
 		return 2;
 	}
-	device = open("/dev/nvidiactl", O_RDWR);
-	if (device < 0)
-		fail("/dev/nvidiactl");
-	client = alloc(0, 0, 0, NULL, 0);
-	rm_device = alloc(client, 0xcaf00001, 0x80, device_params, sizeof(device_params));
-	subdevice = alloc(rm_device, 0xcaf00002, 0x2080, sub_params, sizeof(sub_params));
+	device = nv_open_minor(255);
+	nv_check(device >= 0, "/dev/nvidiactl", -errno);
+	nv_must("client, device and subdevice", nv_session_open(device, 0, &session));
 	clock_cost = LEAST((void)0);
 	if (rows)
 		with_rows(rows);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * The caller of the guest stories: sends one control in any form that the ioctl allows, and prints the answer, one row per line. Also has
- * racing callers (race, swap), and a caller that compares each answer (spin).
+ * racing callers (race, swap), a caller that compares each answer (spin), and callers that fetch events as a hostile or an unlucky program
+ * does (event-memory, event-swap, event-secret).
  * A control's first line is `ret=<int> status=0x<hex>` (and `count=<n>` for lists). Exit 0: ioctl 0 and status 0; 1: the driver refused, or a
  * check failed; 2: usage or no device.
  */
@@ -73,6 +74,12 @@ static void usage(FILE *to)
 	      "                          pids, at least CALLS times, while a thread changes, MODE: dup2 (the descriptor's file), close\n"
 	      "                          (the descriptor), number (control and size), all (these and the parameters); `saw N` as for race\n"
 	      "  secret                  pids, with its argument in memory that no other process can read (memfd_secret)\n"
+	      "  event-memory            fetches memory-limit events with event or argument in memory of each kind:\n"
+	      "                          `event|argument KIND ret=R status=S got=G left=N`\n"
+	      "  event-swap MODE CALLS   fetches events while a thread changes, MODE: dup2, close (as for swap), where (the event's address),\n"
+	      "                          request (the wrapper's request: 0x52 or an invalid one); `saw N` for each process in an event\n"
+	      "  event-secret            fetches an event with the argument in memory of memfd_secret\n"
+	      "  event-poll CALLS        fetches without a waiting event: `ns N` for each call\n"
 	      "  x32                     pids, by the x32 number of ioctl\n"
 	      "  wide                    makes no call: has the largest possible descriptor table, prints `ready PID`, and runs until\n"
 	      "                          standard input closes\n"
@@ -429,27 +436,114 @@ static int cmd_hwpm(void)
 	return 0;
 }
 
-/* Each client exceeds its memory limit, and an event of another kind carries the given number. Prints the events. */
+#define LIMIT 200 /* the event of a client that exceeds its memory limit */
+#define FETCH 0x52
+#define NO_REQUEST 0xff /* no driver has it */
+
+struct event {
+	uint32_t object, index, info32, info16;
+};
+
+static void subscribe(uint32_t index)
+{
+	nv_must("nvctl: subscription", nv_subscribe(ctl, session.client, session.subdevice, index));
+}
+
+/* Each client exceeds its memory limit, and an event of another kind carries the given number. */
+static void limits_reached(uint32_t word)
+{
+	struct sim_args raise = { .op = SIM_OP_LIMIT, .gpu = opt.gpu, .ring_rotation = 5, .ring_count = word };
+
+	nv_must("nvctl: events", nv_sim(ctl, &raise));
+}
+
 static int cmd_limits(int n, char **args)
 {
-	static const uint32_t indexes[] = { 200, 201, 5 };
-	uint32_t events[64][4];
-	struct sim_args raise = { .op = SIM_OP_LIMIT, .gpu = opt.gpu, .ring_rotation = 5 };
+	struct event events[64];
 	unsigned i, count = 0;
-	int rc = 0, status;
 
-	for (i = 0; i < 3 && !rc; i++)
-		rc = nv_subscribe(ctl, session.client, session.subdevice, indexes[i]);
-	raise.ring_count = n ? strtoul(args[0], NULL, 0) : 0;
-	if (!rc)
-		rc = nv_sim(ctl, &raise);
-	nv_must("nvctl: events", rc);
-	do
-		status = nv_event_data(ctl, events[count], &opt.way);
-	while (!status && ++count < 64);
+	subscribe(LIMIT);
+	subscribe(201);
+	subscribe(5);
+	limits_reached(n ? strtoul(args[0], NULL, 0) : 0);
+	while (count < 64 && !nv_event_data(ctl, &events[count], &opt.way))
+		count++;
 	printf("ret=0 status=0x0 count=%u\n", count);
 	for (i = 0; i < count; i++)
-		printf("index %u %s %u\n", events[i][1], events[i][1] == 5 ? "word" : "pid", events[i][2]);
+		printf("index %u %s %u\n", events[i].index, events[i].index == 5 ? "word" : "pid", events[i].info32);
+	return 0;
+}
+
+static int fetch(int fd, struct nv_event_arg *arg)
+{
+	return nv_escape(fd, FETCH, arg, sizeof(*arg), &opt.way);
+}
+
+static unsigned drain(void)
+{
+	struct event event;
+	unsigned count = 0;
+
+	while (!nv_event_data(ctl, &event, NULL))
+		count++;
+	return count;
+}
+
+/* Across an edge the kernel may or may not write the part before it, so that part is not checked. */
+static int cmd_event_memory(void)
+{
+	unsigned i;
+
+	subscribe(LIMIT);
+	for (i = 0; i < KINDS; i++) {
+		bool is_whole = kinds[i].second & PROT_WRITE, is_seen = kinds[i].second != PROT_NONE;
+		struct event none = { 0 }, event = { 0 }, *at = placed(&kinds[i], &none, sizeof(none), 8);
+		struct nv_event_arg arg = { (uintptr_t)at, 0, 0xdead }, *placed_arg;
+		int rc;
+
+		if (kinds[i].flags != MAP_PRIVATE || kinds[i].second == GONE || kinds[i].tag)
+			continue;
+		limits_reached(0);
+		rc = fetch(ctl, &arg);
+		printf("event %s ret=%d status=0x%x more=%u got=%d", kinds[i].name, rc, arg.status, arg.more, is_whole && at->index == LIMIT);
+		printf(" left=%u\n", drain());
+
+		limits_reached(0);
+		arg = (struct nv_event_arg){ (uintptr_t)&event, 0, 0xdead };
+		placed_arg = placed(&kinds[i], &arg, sizeof(arg), 8);
+		rc = fetch(ctl, placed_arg);
+		printf("argument %s ret=%d status=0x%x got=%d", kinds[i].name, rc, is_seen ? placed_arg->status : 0, event.index == LIMIT);
+		printf(" left=%u\n", drain());
+	}
+	return 0;
+}
+
+static int cmd_event_secret(void)
+{
+	struct nv_event_arg *arg = secret_page();
+	struct event event = { 0 };
+	int rc;
+
+	subscribe(LIMIT);
+	limits_reached(0);
+	*arg = (struct nv_event_arg){ (uintptr_t)&event, 0, 0xdead };
+	rc = fetch(ctl, arg);
+	printf("ret=%d status=0x%x\n", rc, arg->status);
+	return 0;
+}
+
+static int cmd_event_poll(int n, char **args)
+{
+	unsigned long calls = n ? strtoul(args[0], NULL, 10) : 0, i;
+	struct event event;
+	double from;
+
+	nv_check(calls, "nvctl: event-poll wants CALLS", -EINVAL);
+	subscribe(LIMIT);
+	from = now();
+	for (i = 0; i < calls; i++)
+		nv_event_data(ctl, &event, &opt.way);
+	printf("ns %lu\n", (unsigned long)((now() - from) * 1e9 / calls));
 	return 0;
 }
 
@@ -861,6 +955,23 @@ static int cmd_race(int n, char **args)
 static int swap_fd = -1, swap_other = -1, swap_mode;
 static uint8_t swap_buf[sizeof(buf)];
 
+static void start_swapping(char mode)
+{
+	swap_mode = mode;
+	swap_other = open("/dev/null", O_RDWR);
+	swap_fd = dup(ctl);
+	nv_check(swap_other >= 0 && swap_fd >= 0, "nvctl: swap", -errno);
+}
+
+/* Puts the driver's file at the descriptor, or takes it away: another file comes there (dup2), or none. */
+static void swap_file(bool ours, bool by_dup2)
+{
+	if (ours || by_dup2)
+		dup2(ours ? ctl : swap_other, swap_fd);
+	else
+		close(swap_fd);
+}
+
 static void *swap_thread(void *unused)
 {
 	unsigned turn = 0;
@@ -868,14 +979,8 @@ static void *swap_thread(void *unused)
 	(void)unused;
 	while (!race.stop) {
 		turn++;
-		if (swap_mode == 'd' || (swap_mode == 'a' && turn % 3 == 0))
-			dup2(turn & 1 ? swap_other : ctl, swap_fd);
-		if (swap_mode == 'c' || (swap_mode == 'a' && turn % 3 == 1)) {
-			if (turn & 1)
-				close(swap_fd);
-			else
-				dup2(ctl, swap_fd);
-		}
+		if (strchr("dc", swap_mode) || (swap_mode == 'a' && turn % 3 != 2))
+			swap_file(!(turn & 1), swap_mode == 'd' || (swap_mode == 'a' && turn % 3 == 0));
 		if (swap_mode == 'a')
 			race.arg.params = (uintptr_t)(turn & 4 ? buf : swap_buf);
 		if (strchr("na", swap_mode)) {
@@ -897,12 +1002,9 @@ static int cmd_swap(int n, char **args)
 
 	if (n < 2 || n > 3 || !strchr("dcna", args[0][0]))
 		nv_die("nvctl: swap wants dup2, close, number or all, and SECONDS", -EINVAL);
-	swap_mode = args[0][0];
-	swap_other = open("/dev/null", O_RDWR);
-	swap_fd = dup(ctl);
+	start_swapping(args[0][0]);
 	race.arg = (struct nv_control_arg){ session.client, session.subdevice, GET_PIDS, 0, (uintptr_t)buf, PIDS_SIZE, 0 };
 	end = now() + strtod(args[1], NULL);
-	nv_check(swap_other >= 0 && swap_fd >= 0, "nvctl: swap", -errno);
 	thread = nv_thread(swap_thread, NULL);
 	do {
 		int rc;
@@ -926,6 +1028,68 @@ static int cmd_swap(int n, char **args)
 				for (i = 0; i < get32(bufs[b], 0) && i < 256; i++)
 					note_seen(get32(bufs[b], 4 + 52 * i));
 	} while (now() < end || calls < least);
+	race.stop = 1;
+	pthread_join(thread, NULL);
+	printf("calls %lu accepted %lu\n", calls, accepted);
+	print_seen();
+	return 0;
+}
+
+/* A fetch of an event, whose parts a thread exchanges. */
+static struct {
+	volatile struct nv_event_arg arg;
+	struct event events[2];
+} raced_fetch;
+
+static void *event_swap_thread(void *unused)
+{
+	unsigned turn = 0;
+
+	while (!race.stop) {
+		bool ours = turn++ & 1;
+
+		if (strchr("dc", swap_mode))
+			swap_file(ours, swap_mode == 'd');
+		else if (swap_mode == 'r')
+			race.xfer.cmd = ours ? FETCH : NO_REQUEST;
+		else
+			raced_fetch.arg.data = (uintptr_t)&raced_fetch.events[ours];
+	}
+	return unused;
+}
+
+/* Makes at least CALLS calls, and until one is accepted: on a busy machine the other thread can be stopped while the wrong file is in place. */
+static int cmd_event_swap(int n, char **args)
+{
+	unsigned long calls = 0, accepted = 0, least = n == 2 ? strtoul(args[1], NULL, 10) : 0;
+	struct nv_event_arg *arg = (struct nv_event_arg *)&raced_fetch.arg;
+	double end = now() + RACE_PATIENCE;
+	pthread_t thread;
+	unsigned i;
+
+	if (n != 2 || !strchr("dcwr", args[0][0]))
+		nv_die("nvctl: event-swap wants dup2, close, where or request, and CALLS", -EINVAL);
+	subscribe(LIMIT);
+	start_swapping(args[0][0]);
+	raced_fetch.arg.data = (uintptr_t)raced_fetch.events;
+	race.xfer.cmd = FETCH;
+	race.xfer.size = sizeof(*arg);
+	race.xfer.ptr = (uintptr_t)arg;
+	thread = nv_thread(event_swap_thread, NULL);
+	while (calls < least || (!accepted && now() < end)) {
+		if (calls++ % 16 == 0)
+			limits_reached(0);
+		memset(raced_fetch.events, 0, sizeof(raced_fetch.events));
+		raced_fetch.arg.status = 0xdead;
+		if (swap_mode == 'r' ? ioctl(swap_fd, nv_ioc(211, sizeof(race.xfer), NULL), &race.xfer) : fetch(swap_fd, arg))
+			continue;
+		if (raced_fetch.arg.status)
+			continue;
+		accepted++;
+		for (i = 0; i < 2; i++)
+			if (raced_fetch.events[i].index == LIMIT)
+				note_seen(raced_fetch.events[i].info32);
+	}
 	race.stop = 1;
 	pthread_join(thread, NULL);
 	printf("calls %lu accepted %lu\n", calls, accepted);
@@ -983,7 +1147,8 @@ static const struct command {
 	{ "memory", cmd_memory },     { "stall", NULL, cmd_stall },	       { "raw", NULL, cmd_raw },
 	{ "ring", NULL, cmd_ring },   { "starve", NULL, cmd_starve },	       { "spin", NULL, cmd_spin },
 	{ "race", NULL, cmd_race },   { "swap", NULL, cmd_swap },	       { "secret", cmd_secret },
-	{ "x32", cmd_x32 },
+	{ "x32", cmd_x32 },	      { "event-memory", cmd_event_memory },    { "event-secret", cmd_event_secret },
+	{ "event-poll", NULL, cmd_event_poll }, { "event-swap", NULL, cmd_event_swap },
 };
 
 static int perform(void)

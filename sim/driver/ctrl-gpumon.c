@@ -26,10 +26,8 @@ struct layout {
 	NvU32 engine_size;
 };
 
-static const struct layout layout_v2_460 = { 100, 472, 4, 116 };
-static const struct layout layout_v2_515 = { 72, 472, 4, 116 };
-static const struct layout layout_v2_550 = { 72, 704, 6, 116 };
-static const struct layout layout_v2_570 = { 72, 776, 6, 128 };
+/* Of 460, 515, 550 and 570. */
+static const struct layout layouts[] = { { 100, 472, 4, 116 }, { 72, 472, 4, 116 }, { 72, 704, 6, 116 }, { 72, 776, 6, 128 } };
 
 struct ghost {
 	NvU32 gpu;
@@ -274,21 +272,16 @@ static NV_STATUS fill(struct rm_call *call, NvU8 *out, const struct layout *l)
 
 static NV_STATUS gpumon_v2(struct rm_call *call)
 {
-	switch (call->size) {
-	case 47216:
-		return fill(call, call->params + 16, &layout_v2_460);
-	case 34000:
-		return fill(call, call->params + 16, &layout_v2_515);
-	case 50704:
-		return fill(call, call->params + 16, &layout_v2_550);
-	default:
-		return fill(call, call->params + 16, &layout_v2_570);
-	}
+	const struct layout *l = layouts;
+
+	while (call->size != 16 + l->slots * l->stride)
+		l++;
+	return fill(call, call->params + 16, l);
 }
 
 static NV_STATUS gpumon_v1(struct rm_call *call)
 {
-	struct layout l = layout_v2_460;
+	struct layout l = layouts[0];
 
 	if (!call->embedded || call->embedded_size < l.stride)
 		return NV_ERR_INVALID_ARGUMENT;

@@ -64,49 +64,6 @@ static NV_STATUS pci_info(struct rm_call *call)
 	return NV_OK;
 }
 
-static void info_pairs(NvU8 *pairs, NvU32 count, NvU32 (*answer)(struct rm_call *, NvU32), struct rm_call *call)
-{
-	NvU32 i;
-
-	for (i = 0; i < count; i++)
-		put32(pairs, i * 8 + 4, answer(call, get32(pairs, i * 8)));
-}
-
-/* Pairs of index and data behind a count, in the parameters themselves. */
-static NV_STATUS info_inline(struct rm_call *call, NvU32 (*answer)(struct rm_call *, NvU32))
-{
-	NvU32 count = get32(call->params, 0);
-
-	if (call->size < 12 || count > (call->size - 4) / 8)
-		return NV_ERR_INVALID_ARGUMENT;
-	info_pairs(call->params + 4, count, answer, call);
-	return NV_OK;
-}
-
-static NV_STATUS info_pointed(struct rm_call *call, NvU32 (*answer)(struct rm_call *, NvU32))
-{
-	if (!call->embedded)
-		return NV_ERR_INVALID_ARGUMENT;
-	info_pairs(call->embedded, call->embedded_size / 8, answer, call);
-	return NV_OK;
-}
-
-/* Index 0x11: per-process information is available. Without it, clients do not request the process list. */
-static NvU32 gpu_info_answer(struct rm_call *call, NvU32 index)
-{
-	return index == 0x11;
-}
-
-static NV_STATUS gpu_info_v1(struct rm_call *call)
-{
-	return info_pointed(call, gpu_info_answer);
-}
-
-static NV_STATUS gpu_info_v2(struct rm_call *call)
-{
-	return info_inline(call, gpu_info_answer);
-}
-
 static NvU32 fb_used_kb(NvU32 gpu)
 {
 	struct rm_client *client;
@@ -118,8 +75,11 @@ static NvU32 fb_used_kb(NvU32 gpu)
 	return used > FB_TOTAL_KB ? FB_TOTAL_KB : used;
 }
 
-static NvU32 fb_info_answer(struct rm_call *call, NvU32 index)
+static NvU32 info_answer(struct rm_call *call, NvU32 index)
 {
+	/* Of the GPU, 0x11: per-process information is available. Without it, clients do not request the process list. */
+	if (call->cmd >> 8 == 0x208001)
+		return index == 0x11;
 	switch (index) {
 	case 0x07: /* RAM */
 	case 0x08: /* total RAM */
@@ -134,14 +94,29 @@ static NvU32 fb_info_answer(struct rm_call *call, NvU32 index)
 	}
 }
 
-static NV_STATUS fb_info_v1(struct rm_call *call)
+static NV_STATUS info_pairs(struct rm_call *call, NvU8 *pairs, NvU32 count)
 {
-	return info_pointed(call, fb_info_answer);
+	NvU32 i;
+
+	for (i = 0; i < count; i++)
+		put32(pairs, i * 8 + 4, info_answer(call, get32(pairs, i * 8)));
+	return NV_OK;
 }
 
-static NV_STATUS fb_info_v2(struct rm_call *call)
+/* Pairs of index and data, behind a pointer. */
+static NV_STATUS info_v1(struct rm_call *call)
 {
-	return info_inline(call, fb_info_answer);
+	return call->embedded ? info_pairs(call, call->embedded, call->embedded_size / 8) : NV_ERR_INVALID_ARGUMENT;
+}
+
+/* The same behind a count, in the parameters themselves. */
+static NV_STATUS info_v2(struct rm_call *call)
+{
+	NvU32 count = get32(call->params, 0);
+
+	if (call->size < 12 || count > (call->size - 4) / 8)
+		return NV_ERR_INVALID_ARGUMENT;
+	return info_pairs(call, call->params + 4, count);
 }
 
 static const NvU32 classes[] = {
@@ -258,13 +233,13 @@ const struct rm_control_entry ctrl_info_table[] = {
 	{ 0x00800201, 16, class_list_v1, &class_list },
 	{ 0x00800292, RM_ANY_SIZE, class_list_v2 },
 	{ 0x00800289, RM_ANY_SIZE, virtualization_mode },
-	{ 0x20800101, 16, gpu_info_v1, &pair_list },
-	{ 0x20800102, RM_ANY_SIZE, gpu_info_v2 },
+	{ 0x20800101, 16, info_v1, &pair_list },
+	{ 0x20800102, RM_ANY_SIZE, info_v2 },
 	{ 0x20800110, RM_ANY_SIZE, name_string },
 	{ 0x2080014a, 268, gid_info },
 	{ 0x20800406, 264, time_correlation },
-	{ 0x20801301, 16, fb_info_v1, &pair_list },
-	{ 0x20801303, RM_ANY_SIZE, fb_info_v2 },
+	{ 0x20801301, 16, info_v1, &pair_list },
+	{ 0x20801303, RM_ANY_SIZE, info_v2 },
 	{ 0x20801701, 16, arch_info },
 	{ 0x20801801, 16, bus_pci_info },
 	{ 0, 0, NULL },

@@ -27,38 +27,49 @@ void session_object_gone(struct rm_object *object)
 		memset(&hwpm[object->gpu], 0, sizeof(hwpm[0]));
 }
 
+/* A kind of session: the words of an entry, before those of its client are put in. The last two are frames per second and latency in us. */
+struct sessions {
+	NvU32 bytes;
+	NvU32 number; /* the word that has the session's number */
+	NvU32 step; /* by which the last two words of a client's sessions differ */
+	NvU32 words[13];
+};
+
+/* H.264 */
+static const struct sessions enc = { 32, 2, 1, { 0, 0, 0, 0, 1920, 1080, 30, 1000 } };
+/* To system memory, without a vGPU; maximum and real size. */
+static const struct sessions fbc = { 52, 3, 0, { 0, 0, 0, 0, 1, 0, 0, 3840, 2160, 1920, 1080, 60, 2000 } };
+
 /* Fills at most cap entries and returns how many sessions there are. */
-static NvU32 enc_fill(NvU32 gpu, NvU8 *out, NvU32 cap)
+static NvU32 fill_sessions(const struct sessions *of, NvU32 gpu, NvU8 *out, NvU32 cap)
 {
 	struct rm_client *client;
 	NvU32 n = 0, i;
 
 	list_for_each_entry(client, &rm_clients, node) {
-		for (i = 0; i < client->load[gpu].enc_sessions; i++, n++) {
-			NvU8 *e = out + n * 32;
+		for (i = 0; i < (of == &enc ? client->load[gpu].enc_sessions : client->load[gpu].fbc_sessions); i++, n++) {
+			NvU8 *e = out + n * of->bytes;
 
 			if (n >= cap)
 				continue;
+			memcpy(e, of->words, of->bytes);
 			put32(e, 0, client->proc_id);
-			put32(e, 4, 0);
-			put32(e, 8, n + 1); /* session */
-			put32(e, 12, 0); /* H.264 */
-			put32(e, 16, 1920);
-			put32(e, 20, 1080);
-			put32(e, 24, 30 + i); /* frames per second */
-			put32(e, 28, 1000 + i); /* latency, us */
+			put32(e, 4 * of->number, n + 1);
+			put32(e, of->bytes - 8, get32(e, of->bytes - 8) + i * of->step);
+			put32(e, of->bytes - 4, get32(e, of->bytes - 4) + i * of->step);
 		}
 	}
 	return n;
 }
 
-static NV_STATUS enc_stats(struct rm_call *call)
+static NV_STATUS session_stats(struct rm_call *call)
 {
-	NvU32 n = enc_fill(call->gpu, NULL, 0);
+	const struct sessions *of = call->cmd == 0x2080016d ? &enc : &fbc;
+	NvU32 n = fill_sessions(of, call->gpu, NULL, 0);
 
 	put32(call->params, 0, n);
-	put32(call->params, 4, n ? 30 : 0);
-	put32(call->params, 8, n ? 1000 : 0);
+	put32(call->params, 4, n ? of->words[of->bytes / 4 - 2] : 0);
+	put32(call->params, 8, n ? of->words[of->bytes / 4 - 1] : 0);
 	return NV_OK;
 }
 
@@ -68,14 +79,14 @@ static NV_STATUS enc_stats(struct rm_call *call)
  */
 static NV_STATUS enc_info(struct rm_call *call, NvU8 *out, NvU32 room)
 {
-	NvU32 n = enc_fill(call->gpu, NULL, 0);
+	NvU32 n = fill_sessions(&enc, call->gpu, NULL, 0);
 
 	if (room && n) {
 		if (SIM_ERA >= 1 && room != ENC_MAX)
 			return NV_ERR_INVALID_ARGUMENT;
 		room = min_t(NvU32, room, ENC_MAX);
 		memset(out, 0, room * 32);
-		enc_fill(call->gpu, out, room);
+		fill_sessions(&enc, call->gpu, out, room);
 		n = min(n, room);
 	}
 	put32(call->params, 0, n);
@@ -92,51 +103,12 @@ static NV_STATUS enc_info_v2(struct rm_call *call)
 	return enc_info(call, call->params + 4, get32(call->params, 0));
 }
 
-static NvU32 fbc_fill(NvU32 gpu, NvU8 *out, NvU32 cap)
-{
-	struct rm_client *client;
-	NvU32 n = 0, i;
-
-	list_for_each_entry(client, &rm_clients, node) {
-		for (i = 0; i < client->load[gpu].fbc_sessions; i++, n++) {
-			NvU8 *e = out + n * 52;
-
-			if (n >= cap)
-				continue;
-			put32(e, 0, client->proc_id);
-			put32(e, 4, 0);
-			put32(e, 8, 0); /* vGPU instance */
-			put32(e, 12, n + 1); /* session */
-			put32(e, 16, 1); /* to system memory */
-			put32(e, 20, 0);
-			put32(e, 24, 0);
-			put32(e, 28, 3840);
-			put32(e, 32, 2160);
-			put32(e, 36, 1920);
-			put32(e, 40, 1080);
-			put32(e, 44, 60);
-			put32(e, 48, 2000);
-		}
-	}
-	return n;
-}
-
-static NV_STATUS fbc_stats(struct rm_call *call)
-{
-	NvU32 n = fbc_fill(call->gpu, NULL, 0);
-
-	put32(call->params, 0, n);
-	put32(call->params, 4, n ? 60 : 0);
-	put32(call->params, 8, n ? 2000 : 0);
-	return NV_OK;
-}
-
 static NV_STATUS fbc_info(struct rm_call *call)
 {
 	NvU32 n;
 
 	memset(call->params, 0, call->size);
-	n = fbc_fill(call->gpu, call->params + 4, FBC_MAX);
+	n = fill_sessions(&fbc, call->gpu, call->params + 4, FBC_MAX);
 	put32(call->params, 0, min_t(NvU32, n, FBC_MAX));
 	return NV_OK;
 }
@@ -257,11 +229,11 @@ static const struct rm_embedded enc_v1_table = {
 static const struct rm_embedded client_alloc_table = { .pointer = 24, .count = 16, .elem = 112, .max = 1024 };
 
 const struct rm_control_entry ctrl_session_table[] = {
-	{ 0x2080016d, 12, enc_stats },
+	{ 0x2080016d, 12, session_stats },
 	{ 0x2080016e, 16, enc_info_v1, &enc_v1_table },
 	{ 0x208001a9, 16388, enc_info_v2 },
 	{ 0x208001af, 16388, enc_info_v2 },
-	{ 0x2080017b, 12, fbc_stats },
+	{ 0x2080017b, 12, session_stats },
 	{ 0x2080017c, 13316, fbc_info },
 	{ 0x90cc0101, 1, hwpm_reserve },
 	{ 0x90cc0102, 0, hwpm_release },

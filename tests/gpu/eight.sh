@@ -5,13 +5,12 @@
 #
 #   sudo tests/gpu/eight.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
-# Needs: an NVIDIA GPU with its driver and about 20 GiB free, runc, a C compiler, root; no engine. Takes two to three minutes (SECONDS_LONG
+# Needs: an NVIDIA GPU with its driver and about 20 GiB free, runc, Python, root; no engine. Takes two to three minutes (SECONDS_LONG
 # is the time of the scrapes, at least 60: fewer than ten scrapes prove nothing). Ends with 1 if an answer is wrong.
 here=$(dirname "$(readlink -f "$0")")
 # Containers get the folder three levels above this program: /usr has all that they need.
 : "${PYTHON:=/usr/local/bin/python3}"
 . "$here/common.sh"
-cc -O2 -o hold "$here/hold.c" -ldl -lpthread || exit 3
 long=${SECONDS_LONG:-120} every=5 port=19568
 [ "$long" -ge 60 ] || { echo "SECONDS_LONG is $long: give 60 or more" >&2; exit 64; }
 rm -f scrape.* smi.csv t?.out t?.held t?.end
@@ -68,7 +67,7 @@ for i in 1 2 3 4 5 6 7 8; do
 	bundle "t$i" NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 	start "t$i" >"t$i.out" 2>&1
 	{
-		runc exec "t$i" /gpu/hold $((i * 512)) "$(ends "$i")" ${hidden[i]-} >"t$i.held" 2>&1
+		runc exec "t$i" "$python" /gpu/holders.py use $((i * 512)) "$(ends "$i")" ${hidden[i]-} >"t$i.held" 2>&1
 		date +%s >"t$i.end"
 	} &
 done

@@ -1,4 +1,7 @@
-"""Holds the driver in one way, or finds the processes that hold it: holders.py hold KIND | holders.py find
+"""Holds the driver in one way, or finds the processes that hold it: holders.py hold KIND | use MIB SECONDS [HIDDEN] | find
+
+`use` holds memory of the first GPU. HIDDEN makes its use of the driver hard to find in /proc: with `threads`, another thread uses it and
+the first one has ended; with `nodes`, the device nodes are renamed.
 
 `find` prints the PID of each process that has a node of the driver open or mapped. It compares device numbers, in the descriptor tables
 of all threads.
@@ -20,10 +23,10 @@ O_PATH = 0o10000000
 CLONE_FILES = 0x400
 
 
-def cuda():
+def cuda(size=1 << 20):
     library, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
     for wrong in (library.cuInit(0), library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
-                  library.cuCtxSetCurrent(context), library.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20))):
+                  library.cuCtxSetCurrent(context), library.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size))):
         assert wrong == 0, f"CUDA returned {wrong}"
 
 
@@ -77,6 +80,17 @@ def thread_table():
     assert opened.wait(10)
 
 
+def use(mib, seconds, hidden=None):
+    cuda(mib << 20)
+    for number, node in enumerate(["nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm", "nvidia-uvm-tools"] if hidden == "nodes" else []):
+        # There may be no second GPU, and no uvm-tools.
+        if number < 2 or os.path.exists(f"/dev/{node}"):
+            os.rename(f"/dev/{node}", f"/dev/other-{number}")
+    print("process", os.getpid(), flush=True)
+    time.sleep(seconds)
+    os._exit(0)
+
+
 KINDS = {
     "control": lambda: os.open(NODE, os.O_RDWR),
     "gpu": lambda: os.open("/dev/nvidia0", os.O_RDWR),
@@ -113,6 +127,13 @@ if sys.argv[1] == "find":
     rows = [line.split() for line in open("/proc/devices").read().split("Block devices:")[0].splitlines()]
     majors = {int(row[0]) for row in rows if len(row) == 2 and row[1].startswith("nvidia")}
     print(*[pid for pid in sorted(int(pid) for pid in os.listdir("/proc") if pid.isdigit()) if holds(pid, majors)])
+elif sys.argv[1] == "use":
+    words = int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
+    if "threads" in words:
+        threading.Thread(target=use, args=words).start()
+        # exit(2) on x86-64, of this thread alone
+        ctypes.CDLL(None).syscall(60, 0)
+    use(*words)
 else:
     kept = KINDS[sys.argv[2]]()
     print("holds", sys.argv[2], os.getpid(), flush=True)

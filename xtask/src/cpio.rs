@@ -69,20 +69,3 @@ impl Archive {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Archive;
-
-    #[test]
-    fn archive_entries_are_aligned_with_folders_first() {
-        let mut archive = Archive::default();
-        archive.text("a/b", 0o644, b"xyz");
-        archive.text("a/c", 0o644, b"");
-        let bytes = archive.finish();
-        assert!(bytes.len().is_multiple_of(4));
-        let heads = bytes.windows(6).filter(|w| w == b"070701").count();
-        assert_eq!(heads, 4, "a, a/b, a/c and the trailer");
-        assert_eq!(&bytes[110..112], b"a\0");
-    }
-}

@@ -98,18 +98,3 @@ fn ready(arch: Arch) -> Result<PathBuf> {
         suite.unpack(&suite.with_dependencies(&PACKAGES.map(str::to_owned))?, partial).map(drop)
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::needed;
-
-    #[test]
-    fn libraries_and_loader_are_read_from_readelf() {
-        assert_eq!(needed(" 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]"), Some("libc.so.6"));
-        assert_eq!(
-            needed("      [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]"),
-            Some("ld-linux-aarch64.so.1")
-        );
-        assert_eq!(needed(" 0x000000000000000e (SONAME)             Library soname: [libm.so.6]"), None);
-    }
-}

@@ -59,15 +59,3 @@ pub fn read(text: &str) -> Result<Answer> {
         text: text.to_owned(),
     })
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn answer_is_read() {
-        let answer = super::read("ret=0 status=0x1f count=2\npid 7 mem 3\npid 5 mem 4\npid 7 mem 1\n").unwrap();
-        assert_eq!(answer.status, 0x1f);
-        assert_eq!((answer.pids(), answer.distinct_pids()), (vec![5, 7, 7], vec![5, 7]));
-        assert_eq!(answer.one("mem").unwrap(), 3);
-        assert!(super::read("no device\n").is_err());
-    }
-}

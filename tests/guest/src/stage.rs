@@ -18,6 +18,9 @@ use crate::wait::unload_unused;
 
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
 
+/// Parameters of the simulated driver that are off between stories.
+const KNOBS: [&str; 6] = ["bypass", "client_allocs", "guarded", "overcounts", "stale", "ghosts"];
+
 /// Suffix of an era: the simulated driver as of 615.
 const NEWEST: char = 'n';
 
@@ -285,36 +288,50 @@ impl Stage {
     }
 
     pub fn unload_all(&self) -> Result<()> {
-        unload_if_loaded("mpu_next")?;
-        if loaded("mpu")? || self.supervisor.borrow().is_some() {
-            self.unload_engine()?;
-        }
+        self.unload_engines()?;
         if loaded("nvidia")? {
             self.unload_driver()?;
         }
         Ok(())
     }
 
-    /// Restores engine and driver after a story that failed half-way.
+    fn unload_engines(&self) -> Result<()> {
+        unload_if_loaded("mpu_next")?;
+        if loaded("mpu")? || self.supervisor.borrow().is_some() { self.unload_engine() } else { Ok(()) }
+    }
+
+    /// Restores engine and driver after a story: one that failed half-way, or that leaves this to its runner.
     pub fn restore(&self) -> Result<()> {
         // Later stories must test the stage's driver.
         let own = loaded_with(self.release().unwrap_or(&self.era_name), &[]);
         if loaded("nvidia")? && *self.driver.borrow() != own {
             self.clear_scene();
+            self.unload_engines()?;
             self.unload_driver_in_use()?;
         }
         if !loaded("nvidia")? {
             self.load_driver(&[])?;
         }
-        if loaded("mpu_next")? {
-            unload_module("mpu_next")?;
+        if self.release().is_none() {
+            KNOBS.iter().try_for_each(|knob| self.set_driver(knob, "0"))?;
+        }
+        unload_if_loaded("mpu_next")?;
+        if loaded("rival")? {
+            // Beside it, a module has redirected nothing.
+            unload_if_loaded("mpu")?;
+            run_ok(&["rmmod", "rival"])?;
         }
         if self.has_module() && self.state_value("state") == "retired" {
             run_ok(&["rmmod", "mpu"])?;
         }
+        let has_own = self.supervisor.borrow().is_some();
+        if self.engine == Engine::Notify && !has_own && supervisor::pid()?.is_some() {
+            supervisor::send("retire\n")?;
+            supervisor::wait_until("what a story started does not end", || Ok(supervisor::pid()?.is_none()))?;
+        }
         let is_up = match self.engine {
             Engine::Module => loaded("mpu")?,
-            Engine::Notify => self.supervisor.borrow().is_some(),
+            Engine::Notify => has_own,
             Engine::None | Engine::Later => true,
         };
         if !is_up {

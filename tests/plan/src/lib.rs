@@ -1,16 +1,12 @@
-//! The line formats between the host and a test guest. The host writes the rows of the plan. The guest prints verdicts and its exit line.
+//! What the host and a test guest tell each other. The host writes the plan's rows as JSON. The guest prints verdicts and its exit line.
 //! tests/node/stories.sh prints verdicts, too; a test of xtask compares its format.
 
 use std::fmt;
-use std::str::FromStr;
 
-/// Selects every story in a plan.
-pub const ALL: &str = "all";
+use serde::{Deserialize, Serialize};
 
-/// One line of a guest's plan: a driver and a client, and what to try on them.
-///
-/// `era=1 client=550.163.01 engines=none,module stories=all reloads=10`
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A part of a guest's plan: a driver and a client, and what to try on them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// The simulated driver's era; or, as `1@550.163.01`, the era of a real driver and its release.
     pub era: String,
@@ -21,34 +17,6 @@ pub struct Row {
     pub stories: Vec<String>,
     /// How often the module is reloaded under load.
     pub reloads: u32,
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { era, client, engines, stories, reloads } = self;
-        let stories = if stories.is_empty() { ALL.to_owned() } else { stories.join(",") };
-        write!(f, "era={era} client={client} engines={} stories={stories} reloads={reloads}", engines.join(","))
-    }
-}
-
-impl FromStr for Row {
-    type Err = String;
-
-    fn from_str(line: &str) -> Result<Self, String> {
-        let value = |key: &str| {
-            let found = line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-            found.ok_or_else(|| format!("the plan's row has no {key}: {line}"))
-        };
-        let list = |key: &str| Ok::<_, String>(value(key)?.split(',').map(str::to_owned).collect::<Vec<_>>());
-        let stories = list("stories")?;
-        Ok(Row {
-            era: value("era")?.to_owned(),
-            client: value("client")?.to_owned(),
-            engines: list("engines")?,
-            stories: if stories == [ALL] { Vec::new() } else { stories },
-            reloads: value("reloads")?.parse().map_err(|_| format!("reloads is no number: {line}"))?,
-        })
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,28 +98,6 @@ impl ExitLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row() -> Row {
-        let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
-        Row {
-            era: "1@550.163.01".into(),
-            client: "535.261.03".into(),
-            engines: words(&["none", "module"]),
-            stories: words(&["one", "another"]),
-            reloads: 10,
-        }
-    }
-
-    #[test]
-    fn row_round_trips() {
-        let all = Row { stories: Vec::new(), ..row() };
-        for row in [row(), all] {
-            assert_eq!(row.to_string().parse(), Ok(row.clone()), "{row}");
-        }
-        for torn in ["", "era=1 engines=none", "era=1 client=5 engines=none stories=all reloads=many"] {
-            assert!(torn.parse::<Row>().is_err(), "{torn}");
-        }
-    }
 
     #[test]
     fn verdict_round_trips() {

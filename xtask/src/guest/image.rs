@@ -21,8 +21,8 @@ use crate::{chart, kernels, kmod, modules, nvidia, paths, python};
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
 
 /// Programs that use the simulated driver; some also as a 32-bit process.
-const SIM_PROGRAMS: [&str; 10] =
-    ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "nvkeep", "gpu-hold32", "nvctl32", "nvroot32"];
+const SIM_PROGRAMS: [&str; 9] =
+    ["gpu-hold", "nvctl", "nvattack", "nvtaint", "nvroot", "nvkeep", "gpu-hold32", "nvctl32", "nvroot32"];
 
 /// Writes the archive for a job and returns its path.
 pub fn build(job: &Job) -> Result<PathBuf> {
@@ -36,8 +36,7 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
     versions.into_iter().try_for_each(|version| client(&mut archive, arch, version))?;
     manifests(&mut archive, job)?;
-    let plan: String = job.rows.iter().map(|row| format!("{row}\n")).collect();
-    archive.text("plan", 0o644, plan.as_bytes());
+    archive.text("plan", 0o644, &serde_json::to_vec(&job.rows)?);
     let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
     fs_err::write(&path, archive.finish())?;
     Ok(path)

@@ -51,7 +51,7 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Res
 
 fn accounting_lists_a_reused_number_once(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let predecessor = |number| scene.a.hold_with_host_pid(number, "exec gpu-hold --mem 33");
-    let heir = inherited(scene, || numbered(predecessor), "exec gpu-hold --mem 21")?;
+    let heir = inherited(scene, || with_host_pid(NUMBERS, predecessor), "exec gpu-hold --mem 21")?;
     listed(scene, &[heir.view_pid])
 }
 
@@ -98,20 +98,10 @@ const FOREIGN_MIB: u64 = 70;
 
 /// A process outside that uses the GPU until it is dropped.
 fn foreign_holder() -> Result<Holder> {
-    numbered(|number| {
+    with_host_pid(NUMBERS, |number| {
         processes::set_next_host_pid(number)?;
         Holder::on_host(&["--mem", &FOREIGN_MIB.to_string()])
     })
-}
-
-fn numbered(start: impl Fn(u32) -> Result<Holder>) -> Result<Holder> {
-    for number in NUMBERS {
-        let holder = start(number)?;
-        if holder.host_pid == number {
-            return Ok(holder);
-        }
-    }
-    anyhow::bail!("no number could be chosen")
 }
 
 /// Starts a process in container `a` with the host PID of a process that has just ended.

@@ -66,11 +66,32 @@ pub fn pid_words(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// Fails unless `nvctl spin` got its first list more than so many times.
-pub fn check_answer_count(text: &str, more_than: u64) -> Result<(), Fault> {
+/// Fails unless `nvctl spin` got its first list more than so many times, and nothing else.
+pub fn check_answers(when: &str, text: &str, more_than: u64) -> Result<(), Fault> {
+    check!(!text.contains("wrong"), "{when}, an answer was lost or wrong: {text}");
     let matched: u64 = text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-    check!(matched > more_than, "only {matched} answers: {text}");
+    check!(matched > more_than, "{when}, there were only {matched} answers: {text}");
     Ok(())
+}
+
+/// The first process that gets its host PID. Another fork can take one.
+pub fn with_host_pid(pids: impl IntoIterator<Item = u32>, start: impl Fn(u32) -> Result<Holder>) -> Result<Holder> {
+    for pid in pids {
+        let holder = start(pid)?;
+        if holder.host_pid == pid {
+            return Ok(holder);
+        }
+    }
+    bail!("no process gets the host PID that it is to have")
+}
+
+/// Runs `act` while the GPU has hand-made samples.
+pub fn with_samples<T>(slots: &[String], act: impl FnOnce() -> T) -> Result<T> {
+    let words: Vec<&str> = ["ring"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+    nvctl::query(&[], "nvctl", &words)?;
+    let done = act();
+    nvctl::query(&[], "nvctl", &["ring"])?;
+    Ok(done)
 }
 
 pub fn check_no_caller_inside(stage: &Stage) -> Result<(), Fault> {
@@ -160,6 +181,28 @@ pub fn check_both_lists_answered(text: &str) -> Result<(), Fault> {
 /// Switches ftrace on or off, and with it every redirect.
 pub fn set_ftrace(on: bool) -> std::io::Result<()> {
     std::fs::write("/proc/sys/kernel/ftrace_enabled", if on { "1" } else { "0" })
+}
+
+/// A setting of the kernel, put back when dropped.
+pub struct Setting {
+    file: &'static str,
+    before: String,
+}
+
+impl Setting {
+    pub fn set(file: &'static str, value: &str) -> Result<Self> {
+        let before = std::fs::read_to_string(file).with_context(|| format!("no {file}"))?;
+        std::fs::write(file, value).with_context(|| format!("cannot set {file}"))?;
+        Ok(Self { file, before })
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(self.file, self.before.trim()) {
+            println!("guest: cannot put {} back: {error}", self.file);
+        }
+    }
 }
 
 /// Mounts debugfs unless this file exists.

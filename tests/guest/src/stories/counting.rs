@@ -21,12 +21,6 @@ pub const STORIES: &[Story] = &[
 fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // No release serves this control; the simulated driver does so on demand.
     stage.set_driver("client_allocs", "1")?;
-    let verdict = each_raises_its_counter(stage, scene);
-    stage.set_driver("client_allocs", "0")?;
-    verdict
-}
-
-fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = scene.first.view_pid.to_string();
     let requests: &[(&str, &[&str])] = &[
         ("GPU_GET_PIDS", &["pids"]),

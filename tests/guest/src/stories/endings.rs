@@ -102,7 +102,8 @@ fn reused_host_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault
     gone(scene, dead.view_pid)?;
     let remaining: Vec<u32> = host(&["pids"])?.into_iter().filter(|pid| !before.contains(pid)).collect();
     let [remaining] = remaining[..] else { return Err(anyhow::anyhow!("the dead process left {remaining:?}").into()) };
-    let heir = inherit(scene, remaining, "echo ready $$; exec cat >/dev/null")?;
+    let heir =
+        with_host_pid([remaining; 5], |pid| scene.b.hold_with_host_pid(pid, "echo ready $$; exec cat >/dev/null"))?;
     check_list(&scene.b, "beside the heir, the list", &[scene.other.view_pid])?;
     check_pids("beside the heir, fbc", &scene.b.query(&["fbc"])?.pids(), &[scene.other.view_pid])?;
     check_memory(&scene.b, heir.view_pid, 0)
@@ -112,29 +113,15 @@ fn ended_process_sample_is_not_followed(stage: &Stage, scene: &Scene) -> Result<
     stage.set_driver("ghosts", "1")?;
     // 1: contents that freed memory can have. 2: really freed memory, which the bare driver would follow.
     let kinds = if stage.has_module() { &["1", "2"][..] } else { &["1"] };
-    let verdict = kinds.iter().try_for_each(|kind| {
+    kinds.iter().try_for_each(|kind| {
         stage.set_driver("stale", kind)?;
         drop(scene.a.hold_by_script("exec gpu-hold --util 50")?);
         ["55888", "50704"].iter().try_for_each(|size| samples(scene, &["--size", size, "gpumon"]))
-    });
-    stage.set_driver("stale", "0")?;
-    stage.set_driver("ghosts", "0")?;
-    verdict
+    })
 }
 
 fn host(question: &[&str]) -> Result<Vec<u32>> {
     Ok(nvctl::query(&[], "nvctl", question)?.distinct_pids())
-}
-
-/// Starts a process in container `b` with this host PID.
-fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
-    for _ in 0..5 {
-        let heir = scene.b.hold_with_host_pid(outside, script)?;
-        if heir.host_pid == outside {
-            return Ok(heir);
-        }
-    }
-    bail!("no process gets the number {outside}")
 }
 
 /// Checks that the list has the scene's processes and `also`.

@@ -29,7 +29,7 @@ pub const STORIES: &[Story] = &[
         and is counted.")
     .notify(SUPERVISOR_ONLY)
     .only(
-        |stage| stage.is_newest() && run(&["nvevents", "secret"]).is_ok_and(|done| done.status == 0),
+        |stage| stage.is_newest() && run(&["nvctl", "event-secret"]).is_ok_and(|done| done.status == 0),
         "this kernel has no memfd_secret or was not told to have it, or the driver has no such events",
     )
     .wrong("it comes to"),
@@ -78,9 +78,9 @@ fn by_policy(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
 }
 
 fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let with = same_with_engine_off(stage, || Ok(scene.a.script("nvevents memory; nvevents --xfer memory")?))?;
+    let with = same_with_engine_off(stage, || Ok(scene.a.script("nvctl event-memory; nvctl --xfer event-memory")?))?;
     check!(with.lines().count() == 2 * 12, "only so much was asked: {with}");
-    let poll = || scene.a.script("nvevents poll 300");
+    let poll = || scene.a.script("nvctl event-poll 300");
     println!(
         "guest: where no event is, a fetch takes {}; beside the engine {}",
         poll()?.trim(),
@@ -115,13 +115,13 @@ fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Resul
 
 /// The foreign PIDs in events while a thread exchanged a part of the call.
 fn named_while_swapping(scene: &Scene, mode: &str, calls: u32, own: &[u32]) -> Result<Vec<u32>, Fault> {
-    let text = scene.a.script(&format!("nvevents swap {mode} {calls}"))?;
+    let text = scene.a.script(&format!("nvctl event-swap {mode} {calls}"))?;
     let (_, saw) = parse_race(&text, calls)?;
     Ok(saw.into_iter().filter(|pid| *pid != 0 && !own.contains(pid)).collect())
 }
 
 fn event_in_secret_memory_is_refused(stage: &Stage) -> Result<(), Fault> {
-    secret(stage, "nvevents secret")
+    secret(stage, "nvctl event-secret")
 }
 
 fn hung_event_fetch_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

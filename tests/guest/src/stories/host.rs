@@ -16,10 +16,7 @@ fn host_view_is_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         // The scene sets a real driver's samples.
         return compare(stage, scene);
     }
-    nvctl::query(&[], "nvctl", &["ring", &slot])?;
-    let verdict = compare(stage, scene);
-    nvctl::query(&[], "nvctl", &["ring"])?;
-    verdict
+    with_samples(&[slot], || compare(stage, scene))?
 }
 
 fn compare(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

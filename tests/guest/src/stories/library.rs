@@ -67,12 +67,9 @@ fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), 
         format!("1300,{other}/9900,{second}/5100"),
         format!("1500,{foreign}/500,{foreign}/9900"),
     ];
-    let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
-    nvctl::query(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
-    let output =
-        (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&client_inside(stage, &scene.a))?)))();
-    nvctl::query(&[], "nvctl", &["ring"])?;
-    let (host, container): (BTreeMap<u32, String>, BTreeMap<u32, String>) = output.map_err(Fault::Rig)?;
+    let clients = [Client::on_host(&stage.client), client_inside(stage, &scene.a)];
+    let [host, container] = with_samples(&slots, || clients.each_ref().map(utilisation))?;
+    let (host, container) = (host?, container?);
     check_pids("utilisation", &sorted(container.keys().copied()), &scene.own())?;
     for (outside, inside) in [(first, scene.first.view_pid), (second, scene.second.view_pid)] {
         let (host, container) = (host.get(&outside), container.get(&inside));
@@ -86,7 +83,10 @@ fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Res
         let before = nvml(stage, container, &["compute"])?.remove(0).pids();
         container.set_next_pid(3_000)?;
         let own = container.hold(&["--mem", "20", "--util", "30"])?;
-        let same = numbered(own.view_pid);
+        let same = with_host_pid([own.view_pid; 20], |number| {
+            processes::set_next_host_pid(number)?;
+            Holder::on_host(&["--mem", "10", "--util", "40"])
+        });
         // Not back: up to 565 the list of accounting shows a process that reuses a number in it (docs/limits.md).
         processes::set_next_host_pid(own.host_pid.max(own.view_pid) + 10)?;
         let (same, own_outside) = (same?, own.host_pid);
@@ -96,15 +96,10 @@ fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Res
             format!("500,-,{}/8000", scene.foreign.host_pid),
             format!("700,-,{own_outside}/1000"),
         ];
-        let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
-        nvctl::query(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
         let queries = &["compute", "util=-1000"];
-        let answers = nvml(stage, container, queries).and_then(|inside| {
-            let host = Client::on_host(&stage.client).nvml(&queries[1..])?;
-            Ok((inside, host))
-        });
-        nvctl::query(&[], "nvctl", &["ring"])?;
-        let (inside, host) = answers.map_err(Fault::Rig)?;
+        let answers = || (nvml(stage, container, queries), Client::on_host(&stage.client).nvml(&queries[1..]));
+        let (inside, host) = with_samples(&slots, answers)?;
+        let (inside, host) = (inside?, host?);
         let mut found = inside[0].pids();
         found.dedup();
         found.retain(|pid| !before.contains(pid));
@@ -121,18 +116,6 @@ fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Res
         );
     }
     Ok(())
-}
-
-/// A process of the host with this PID.
-fn numbered(number: u32) -> anyhow::Result<Holder> {
-    for _ in 0..20 {
-        processes::set_next_host_pid(number)?;
-        let holder = Holder::on_host(&["--mem", "10", "--util", "40"])?;
-        if holder.host_pid == number {
-            return Ok(holder);
-        }
-    }
-    bail!("no process got number {number}")
 }
 
 fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

@@ -188,17 +188,3 @@ impl Page {
         numbers.fold(None, |sum, number| Some(sum.unwrap_or(0.0) + number))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Page;
-
-    #[test]
-    fn rows_are_found_by_their_labels() {
-        let page = Page("# HELP m x\nm{a=\"1\",b=\"\"} 2\nm{a=\"1\",b=\"x\"} 3\nm_more{a=\"1\"} 9\nn 4\n".to_owned());
-        assert_eq!(page.sum("m", &[("a", "1")]), Some(5));
-        assert_eq!(page.sum("m", &[("b", "")]), Some(2));
-        assert_eq!(page.sum("m", &[("b", "y")]), None);
-        assert_eq!(page.sum("n", &[]), Some(4));
-    }
-}
