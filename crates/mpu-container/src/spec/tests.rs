@@ -153,11 +153,16 @@ fn refused_edit_names_place_and_reason() {
             device("/dev/n", "/dev/null", None),
             "linux of the container's config.json is not an object",
         ),
-        ("{}", env(&["=1"]), "=1 is no valid edit: a variable is written NAME=value"),
+        ("{}", env(&["=1"]), "containerEdits.env: '=1' is not NAME=value"),
         ("{}", device("/dev/n", "/dev/null", Some("b")), "/dev/null is a character device, not of type 'b'"),
         ("{}", device("/dev/n", "/dev", None), "/dev is a directory, not a device"),
         ("{}", device("/dev/n", "/dev/nope", None), "cannot look at the device /dev/nope"),
-        ("{}", hook, "the hook 'preStart' is no valid edit: OCI has no hook of that name"),
+        (
+            "{}",
+            hook,
+            "containerEdits.hooks: 'preStart' is no hook; prestart, createRuntime, createContainer, startContainer, \
+             poststart, poststop are",
+        ),
     ];
     for (text, edits, expected) in cases {
         let dir = bundle(text);
