@@ -6,9 +6,9 @@
 //! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files directly in
 //! `/etc/cdi` and `/var/run/cdi`; the later directory takes precedence.
 
-use super::file::{self, ReadError};
+use super::file;
 use super::name::{Kind, QualifiedName};
-use super::validate::{self, Invalid};
+use super::validate;
 use crate::edits::{ContainerEdits, Spec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,19 +27,10 @@ pub struct Registry {
 
 /// A file or directory that could not be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", path.display())]
+#[error("{}: {why}", path.display())]
 pub struct Failure {
     pub path: PathBuf,
-    #[source]
-    pub why: FailureReason,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum FailureReason {
-    #[error(transparent)]
-    Unreadable(#[from] ReadError),
-    #[error("invalid CDI spec: {0}")]
-    Invalid(#[from] Invalid),
+    why: String,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +59,7 @@ impl Registry {
             match files(directory) {
                 Ok(files) => files.into_iter().for_each(|path| registry.add(location, path)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => registry.fail(directory, ReadError::Io(error).into()),
+                Err(error) => registry.fail(directory, format!("cannot read it: {error}")),
             }
         }
         registry
@@ -117,7 +108,7 @@ impl Registry {
             None => Err(ResolveError::Unknown {
                 name: name.clone(),
                 directories: self.directories.iter().map(|path| path.display().to_string()).collect(),
-                broken: self.failures.iter().map(|failure| format!("{failure}: {}", failure.why)).collect(),
+                broken: self.failures.iter().map(ToString::to_string).collect(),
             }),
         }
     }
@@ -146,7 +137,7 @@ impl Registry {
         self.specs.push((path, spec));
     }
 
-    fn fail(&mut self, path: &Path, why: FailureReason) {
+    fn fail(&mut self, path: &Path, why: String) {
         self.failures.push(Failure { path: path.into(), why });
     }
 }
@@ -162,9 +153,10 @@ pub fn append(to: &mut ContainerEdits, from: &ContainerEdits) {
     to.additional_gids.extend(from.additional_gids);
 }
 
-fn load(path: &Path) -> Result<(Kind, Spec), FailureReason> {
-    let spec = file::read(path)?;
-    Ok((validate::check(&spec)?, spec))
+fn load(path: &Path) -> Result<(Kind, Spec), String> {
+    let spec = file::read(path).map_err(|error| error.to_string())?;
+    let kind = validate::check(&spec).map_err(|error| format!("invalid CDI spec: {error}"))?;
+    Ok((kind, spec))
 }
 
 /// CDI files of a directory, sorted. Temporary files have other extensions.
