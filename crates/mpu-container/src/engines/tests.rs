@@ -791,7 +791,7 @@ fn undo_restores_mode_and_link() {
     let before = host.tree();
     let mut plan = plan_remove(&host.files, &["nvidia"]).expect("a plan");
     // The last change fails.
-    plan.changes.push((host.at("/nowhere/at/all"), Change::Delete));
+    plan.changes.push((host.at("/nowhere/at/all"), None));
     plan.apply(&host.files, &["nvidia"]).expect_err("cannot be removed");
     assert_eq!(host.tree(), before);
     assert_eq!(fs::read_link(&own).expect("still a link"), real);
