@@ -75,6 +75,10 @@ impl Mode {
         ["auto"].into_iter().chain(ROWS.iter().map(|row| row.name)).collect()
     }
 
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
     pub fn device_description(self) -> &'static str {
         self.row().device
     }

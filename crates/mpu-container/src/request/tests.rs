@@ -1,7 +1,6 @@
 //! Requests and their results: our own cases, by the behaviour of NVIDIA's toolkit.
 
 use super::*;
-use crate::kebab_name::KebabName;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -44,7 +43,7 @@ fn summary(parsed: Result<ParsedRequest, RequestError>) -> String {
     add("config", request.mig_config.unwrap_or_default(), "");
     add("monitor", request.mig_monitor.unwrap_or_default(), "");
     add("imex", request.imex.join(" "), "");
-    add("extra", request.extras.iter().map(|extra| extra.kebab_name()).collect::<Vec<_>>().join(" "), "");
+    add("extra", request.extras.iter().map(|extra| extra.name()).collect::<Vec<_>>().join(" "), "");
     line + noted
 }
 

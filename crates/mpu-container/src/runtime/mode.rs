@@ -232,11 +232,11 @@ fn append_extras(
     edits: &mut ContainerEdits,
     log: &mut Log,
 ) {
-    for extra in &request.extras {
-        let found = extra::Mode::from_name(&extra.kebab_name()).map(|mode| extra::edits(&driver.root, mode, options));
-        match found.filter(|edits| !edits.is_empty()) {
-            Some(found) => cdi::registry::append(edits, &found),
-            None => log.warning(&format!("{} is asked for, and this host has none", extra.kebab_name())),
+    for mode in &request.extras {
+        let found = extra::edits(&driver.root, *mode, options);
+        match found.is_empty() {
+            true => log.warning(&format!("{} is asked for, and this host has none", mode.name())),
+            false => cdi::registry::append(edits, &found),
         }
     }
 }
