@@ -58,16 +58,6 @@ impl Bundle {
 }
 
 #[test]
-fn call_without_hook_is_not_answered_with_help() {
-    for words in [&["nvidia-cdi-hook"][..], &["nvidia-cdi-hook", "--debug"]] {
-        let error = Args::try_parse_from(words).expect_err("no hook");
-        assert_eq!(one_line_message(&error), "no hook is named", "{words:?}");
-    }
-    let error = Args::try_parse_from(["nvidia-cdi-hook", "chmod"]).expect_err("no mode");
-    assert!(one_line_message(&error).contains("--mode <MODE>"), "{error}");
-}
-
-#[test]
 fn newer_compatibility_libraries_come_first() {
     let bundle = Bundle::new();
     let conf = "etc/ld.so.conf.d/00-compat-mpu.conf";

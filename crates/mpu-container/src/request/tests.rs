@@ -60,54 +60,6 @@ fn table(config: &str, cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn environment_names_devices() {
-    table(
-        "",
-        &[
-            ("NVIDIA_VISIBLE_DEVICES= 0 , 2 ,", "0 2"),
-            ("NVIDIA_VISIBLE_DEVICES=2,0,2", "2 0"),
-            ("NVIDIA_VISIBLE_DEVICES=0,all,none", "all"),
-            ("NVIDIA_VISIBLE_DEVICES=0,none,all", "none"),
-            ("NVIDIA_VISIBLE_DEVICES=ALL", "ALL"),
-            ("NVIDIA_VISIBLE_DEVICES=0:1,GPU-0f1e", "0:1 GPU-0f1e"),
-            ("NVIDIA_VISIBLE_DEVICES=MIG-77-a,00000000:1B:00.0", "MIG-77-a 00000000:1B:00.0"),
-            ("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all", "nvidia.com/gpu=all"),
-            ("alone; NVIDIA_VISIBLE_DEVICES=0", "0 noted"),
-            ("NVIDIA_VISIBLE_DEVICES=a=b", "a=b"),
-        ],
-    );
-}
-
-#[test]
-fn legacy_cuda_image_requests_all_gpus() {
-    let all = "for=compat32,compute,display,graphics,ngx,utility,video";
-    for (words, expected) in [
-        ("CUDA_VERSION=8.0.61", format!("all {all} if=cuda>=8.0")),
-        ("CUDA_VERSION=11", format!("all {all} if=cuda>=11.0")),
-        ("CUDA_VERSION=v12.4", format!("all {all} if=cuda>=12.4")),
-        ("CUDA_VERSION=12.9.1.010", format!("all {all} if=cuda>=12.9")),
-        ("CUDA_VERSION=10.2-1", format!("all {all} if=cuda>=10.2")),
-        ("CUDA_VERSION=9-1.7", format!("all {all} if=cuda>=9.0")),
-        ("CUDA_VERSION=", "no".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_CUDA=cuda>=8.0", "no".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_CUDA=", format!("all {all} if=&cuda>=9.0")),
-        ("CUDA_VERSION=9.0; NVIDIA_VISIBLE_DEVICES=", "no".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_VISIBLE_DEVICES=1; NVIDIA_DRIVER_CAPABILITIES=", "1 if=cuda>=9.0".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_DRIVER_CAPABILITIES=video", "all for=video if=cuda>=9.0".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_X=brand=tesla", format!("all {all} if=brand=tesla&cuda>=9.0")),
-        ("CUDA_VERSION=9.0; NVIDIA_DISABLE_REQUIRE=1", format!("all {all}")),
-        ("CUDA_VERSION=x; NVIDIA_DISABLE_REQUIRE=true", format!("all {all}")),
-        ("CUDA_VERSION=x; NVIDIA_VISIBLE_DEVICES=void", "no".into()),
-    ] {
-        assert_eq!(summary_of(words, ""), expected, "{words}");
-    }
-    let refused = "error: failed to get requirements failed to get version: invalid CUDA version";
-    for version in ["x", ".5", "99999999999.1"] {
-        assert!(summary_of(&format!("CUDA_VERSION={version}"), "").starts_with(refused), "{version}");
-    }
-}
-
-#[test]
 fn capabilities_are_limited_to_supported() {
     let case = |words: &str, config, expected| {
         assert_eq!(
@@ -129,19 +81,6 @@ fn capabilities_are_limited_to_supported() {
     case("video", "supported-driver-capabilities = 'all'", "0 for=video");
     case("all", "supported-driver-capabilities = ''", "0 for=");
     assert_eq!(summary_of("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
-}
-
-#[test]
-fn conditions_come_from_environment() {
-    let case = |words: &str, config, expected| {
-        assert_eq!(summary_of(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
-    };
-    case("NVIDIA_REQUIRE_CUDA=cuda>=12.0; NVIDIA_REQUIRE_A=driver>=535", "", "0 if=cuda>=12.0&driver>=535");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_REQUIRE_X=b; NVIDIA_REQUIRE_CUDA=c", "", "0 if=c&b");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=T", "", "0");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=0", "", "0 if=a");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=0", "disable-require = true", "0");
-    case("NVIDIA_REQUIRE_=a", "", "0 if=a");
 }
 
 #[test]
