@@ -76,24 +76,6 @@ fn hook<'a>(edits: &'a ContainerEdits, word: &str) -> Option<&'a [String]> {
 }
 
 #[test]
-fn generated_spec_names_gpus_by_index_and_uuid() {
-    let host = host();
-    let spec = generate(&host.root(), &request()).expect("a spec");
-    assert_eq!(names(&spec), ["0", "1", &uuid('a'), &uuid('b'), "all"]);
-    assert_eq!(nodes(&device(&spec, "0").container_edits), ["/dev/nvidia1", "/dev/dri/card0"]);
-    assert_eq!(device(&spec, "0").container_edits, device(&spec, &uuid('a')).container_edits);
-    assert_eq!(nodes(&device(&spec, "1").container_edits), ["/dev/nvidia0"]);
-    assert_eq!(nodes(&device(&spec, "all").container_edits), ["/dev/nvidia0", "/dev/nvidia1", "/dev/dri/card0"]);
-    assert_eq!(
-        nodes(&spec.container_edits),
-        ["/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"],
-        "the nodes of every device stand once"
-    );
-    // Names that begin with a digit, and nodes whose place on the host differs.
-    assert_eq!(spec.cdi_version, "0.5.0");
-}
-
-#[test]
 fn node_is_described_in_full() {
     let host = host();
     let spec = generate(&host.root(), &request()).expect("a spec");
@@ -193,32 +175,6 @@ fn managers_get_driver_without_desktop_files() {
     let links = hook(&edits, "create-symlinks").expect("links").join(" ");
     assert!(links.contains("libcuda.so.1::") && !links.contains("nvidia-drm_gbm.so"), "{links}");
     assert!(edits.device_nodes.is_empty() && edits.env.contains(&"NVIDIA_VISIBLE_DEVICES=void".into()));
-}
-
-#[test]
-fn common_edits_hold_variables_mounts_and_hooks() {
-    let host = host();
-    let edits = generate(&host.root(), &request()).expect("a spec").container_edits;
-    assert_eq!(edits.env, [format!("NVIDIA_CTK_LIBCUDA_DIR=/{LIBRARIES}"), "NVIDIA_VISIBLE_DEVICES=void".into()]);
-    let options = |name: &str| {
-        let mount = edits.mounts.iter().find(|mount| mount.container_path.ends_with(name)).expect(name);
-        assert!(mount.host_path.ends_with(&mount.container_path), "it is at its own place below the driver's root");
-        mount.options.join(",")
-    };
-    assert_eq!(options("libcuda.so.580.159.04"), "ro,nosuid,nodev,rbind,rprivate");
-    assert_eq!(options("nvidia-smi"), "ro,nosuid,nodev,rbind,rprivate");
-    assert_eq!(options("socket"), "nosuid,nodev,rbind,rprivate,noexec");
-    let links = hook(&edits, "create-symlinks").expect("links");
-    assert!(links.contains(&format!("libcuda.so.{VERSION}::/{LIBRARIES}/libcuda.so.1")));
-    assert!(links.contains(&format!("libcuda.so.1::/{LIBRARIES}/libcuda.so")));
-    assert_eq!(hook(&edits, "enable-cuda-compat").expect("a hook"), ["--host-driver-version=580.159.04"]);
-    assert_eq!(hook(&edits, "update-ldcache").expect("a hook"), ["--folder", &format!("/{LIBRARIES}")]);
-    assert_eq!(hook(&edits, "disable-device-node-modification").expect("a hook"), [""; 0]);
-    assert_eq!(hook(&edits, "update-application-profile").expect("a hook"), [""; 0]);
-    assert_eq!(hook(&edits, "chmod"), None);
-    assert!(
-        edits.hooks.iter().all(|hook| hook.hook_name == "createContainer" && hook.path == "/usr/bin/mpu-container")
-    );
 }
 
 #[test]

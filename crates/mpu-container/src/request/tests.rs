@@ -260,40 +260,6 @@ fn imex_channels_and_other_sets() {
     );
 }
 
-#[test]
-fn broken_specifications_name_place() {
-    for (spec, expected) in [
-        (json!([]), "the specification is not an object"),
-        (json!({"process": 1}), "process is not an object"),
-        (json!({"process": {"env": "A=B"}}), "process.env is not a list"),
-        (json!({"process": {"env": ["A=B", 7]}}), "process.env[1] is not a text"),
-        (json!({"process": {"capabilities": 7}}), "process.capabilities is not an object"),
-        (json!({"process": {"capabilities": {"bounding": [null]}}}), "process.capabilities.bounding[0] is not a text"),
-        (json!({"mounts": [{}, []]}), "mounts[1] is not an object"),
-        (json!({"mounts": [{"source": 1}]}), "mounts[0].source is not a text"),
-        (json!({"annotations": {"a.b": 1}}), "annotations[\"a.b\"] is not a text"),
-    ] {
-        let found = summary(parse(&spec, &Config::default(), Annotations::Read, Strictness::Strict));
-        assert_eq!(found, format!("error: could not decode OCI spec: {expected}"), "{spec}");
-    }
-    for spec in
-        [json!({}), json!({"process": null, "mounts": null}), json!({"process": {"env": null}, "annotations": null})]
-    {
-        assert_eq!(summary(parse(&spec, &Config::default(), Annotations::Read, Strictness::Strict)), "no", "{spec}");
-    }
-}
-
-#[test]
-fn requests_with_only_cdi_names_are_recognized() {
-    let only = |words| {
-        parse(&spec(words), &Config::default(), Annotations::Read, Strictness::Strict)
-            .map(|a| a.request.map(|r| r.only_cdi_names()))
-    };
-    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,x.y/z=1"), Ok(Some(true)));
-    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,1"), Ok(Some(false)));
-    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=none"), Ok(Some(false)));
-}
-
 fn any_word() -> impl Strategy<Value = String> {
     let names =
         "(NVIDIA_VISIBLE_DEVICES|CUDA_VERSION|NVIDIA_REQUIRE_CUDA|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_IMEX_CHANNELS|X)";
