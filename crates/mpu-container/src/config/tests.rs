@@ -7,10 +7,6 @@ fn read(text: &str) -> Config {
     Config::parse(text, Config::default()).expect("sound").0
 }
 
-fn parse_error(text: &str) -> (usize, String) {
-    Config::parse(text, Config::default()).expect_err("malformed")
-}
-
 #[test]
 fn key_defaults_equal_config_defaults() {
     let mut text = String::new();
@@ -81,36 +77,6 @@ fn unknown_keys_are_noted_with_their_line() {
     let new =
         [(1, "unknown key from-the-future"), (4, "unknown key nvidia-container-cli.new"), (5, "unknown key another")];
     assert_eq!(notes, new);
-}
-
-#[test]
-fn errors_name_the_line() {
-    for (text, line, part) in [
-        ("disable-require = \"yes\"\n", 1, "disable-require: wants true or false"),
-        ("\n\nswarm-resource = 3", 3, "wants a text"),
-        ("[nvidia-container-runtime]\nruntimes = \"runc\"\n", 2, "wants a list of texts"),
-        ("[nvidia-container-runtime]\nruntimes = [\"runc\", 1]\n", 2, "wants a list of texts"),
-        ("[nvidia-container-runtime]\nmode = \"cdI\"\n", 2, "\"cdI\" is none of auto, legacy, csv, cdi, jit-cdi"),
-        ("supported-driver-capabilities = \"video,sound\"", 1, "\"sound\" is no driver capability"),
-        ("# a comment\nnvidia-container-cli = true\n", 2, "is a table, not a value"),
-        (
-            "[nvidia-container-cli]\n\nldconfig = \"/sbin/ldconfig\"\n",
-            3,
-            "is not host-relative (does not start with a '@')",
-        ),
-        ("a = 1\na = 2\n", 2, "duplicate key"),
-        ("[nvidia-container-cli]\nroot = \"/x\n", 2, ""),
-        ("a = 1\nb", 2, ""),
-    ] {
-        let (at, message) = parse_error(text);
-        assert!(at == line && message.contains(part), "{text:?}: line {at}: {message}");
-    }
-    assert_eq!(
-        read("features.allow-ldconfig-from-container = true\nnvidia-container-cli.ldconfig = '/l'").cli.ldconfig,
-        "/l"
-    );
-    assert_eq!(read("nvidia-container-runtime.log-level = 'loud'").runtime.log_level, LogLevel::Info);
-    assert_eq!(read("nvidia-container-runtime.modes.legacy.cuda-compat-mode = 'x'").runtime.cuda_compat_mode, None);
 }
 
 #[test]

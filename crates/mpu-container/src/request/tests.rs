@@ -60,30 +60,6 @@ fn table(config: &str, cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn capabilities_are_limited_to_supported() {
-    let case = |words: &str, config, expected| {
-        assert_eq!(
-            summary_of(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
-            expected,
-            "{words}"
-        );
-    };
-    let two = "supported-driver-capabilities = 'video,utility'";
-    case("utility,compute", "", "0");
-    case(" video , video,", "", "0 for=video");
-    case("all,nonsense", "", "0 for=compat32,compute,display,graphics,ngx,utility,video");
-    case("graphics,display", "", "0 for=display,graphics");
-    case("Video", "", "error: unsupported capabilities found in 'Video' (allowed '')");
-    case("none", "", "error: unsupported capabilities found in 'none' (allowed '')");
-    case("", two, "0 for=utility");
-    case("all", two, "0 for=utility,video");
-    case("video,compute", two, "error: unsupported capabilities found in 'compute,video' (allowed 'video')");
-    case("video", "supported-driver-capabilities = 'all'", "0 for=video");
-    case("all", "supported-driver-capabilities = ''", "0 for=");
-    assert_eq!(summary_of("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
-}
-
-#[test]
 fn unprivileged_environment_requests_can_be_disabled() {
     table(
         "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
