@@ -266,19 +266,6 @@ fn capabilities_select_container_edits() {
 }
 
 #[test]
-fn user_words_change_options() {
-    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let mut options = Options::new("/a".into());
-    let (without, with) = (words(&["all", "dance"]), words(&["chmod"]));
-    let flags =
-        words(&["disable-ipc-discoverer", "no-additional-gids-for-device-nodes", "enable-coherent-annotations"]);
-    assert_eq!(options.apply_user_options(&without, &with, &flags), ["dance", "enable-coherent-annotations"]);
-    let named: Vec<_> = HookName::all().iter().copied().filter(|hook| options.hooks.has(*hook)).collect();
-    assert_eq!(named, [HookName::Chmod]);
-    assert!(!options.sockets && !options.groups);
-}
-
-#[test]
 fn device_without_nodes_is_left_out() {
     let spec = |paths: &[&[&str]]| -> Spec {
         let nodes = |paths: &&[&str]| paths.iter().map(|path| json!({"path": "/dev/gpu", "hostPath": path})).collect();
