@@ -7,7 +7,6 @@ use crate::capability::Capabilities;
 use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
-use crate::kebab_name::KebabName;
 use serde_json::json;
 
 fn uuid(letter: char) -> String {
@@ -194,20 +193,6 @@ fn devices_can_be_picked() {
 }
 
 #[test]
-fn host_without_gpus_has_no_spec() {
-    let host = host();
-    let mut driver = Driver::find(&host.root()).expect("a driver");
-    driver.gpus.clear();
-    let error = generate_for_driver(&driver, &request()).expect_err("nothing").to_string();
-    assert_eq!(error, "empty device edits: there is no GPU on this host, and a CDI spec must have a device");
-    for mode in ["gdrcopy", "gds", "mofed", "nvswitch", "imex", "management"] {
-        let request = Request { mode: Mode::from_name(mode).expect("a mode"), ..request() };
-        let error = generate(&host.root(), &request).expect_err(mode).to_string();
-        assert!(error.starts_with("empty device edits: there is no "), "{error}");
-    }
-}
-
-#[test]
 fn gpu_with_unknown_uuid_is_named_by_index() {
     let host = host();
     let mut driver = Driver::find(&host.root()).expect("a driver");
@@ -239,30 +224,6 @@ fn generated_spec_is_deterministic_and_readable() {
         let edits = registry.edits(&["nvidia.com/gpu=1:0".parse().expect("a name")]).expect("edits");
         assert_eq!(edits.device_nodes.len(), 4 + 3);
     }
-}
-
-#[test]
-fn capabilities_select_container_edits() {
-    let host = host();
-    let driver = Driver::find(&host.root()).expect("a driver");
-    let options = Options::new("/usr/bin/mpu-container".into());
-    let edits = |words: &[&str], capabilities: &str| {
-        let words: Vec<_> = words.iter().map(ToString::to_string).collect();
-        let selection = driver.select(&words).expect("devices");
-        edits_for(&driver, &selection, Capabilities::parse(capabilities).expect("words"), &options).expect("edits")
-    };
-    let utility = edits(&["0"], "utility");
-    assert_eq!(nodes(&utility), ["/dev/nvidia1", "/dev/nvidiactl"]);
-    assert_eq!(utility.env, ["NVIDIA_VISIBLE_DEVICES=void"], "no libcuda, no place of it");
-    assert_eq!(hook(&utility, "enable-cuda-compat"), None);
-    assert_eq!(hook(&utility, "update-application-profile"), None, "nothing draws");
-    let graphics = edits(&["0"], "graphics,compute");
-    assert!(nodes(&graphics).contains(&"/dev/dri/card0"));
-    let links = graphics.hooks.iter().filter(|hook| hook.args[1] == "create-symlinks").flat_map(|hook| &hook.args);
-    assert!(
-        links.clone().any(|link| link.contains("by-path")) && links.clone().any(|link| link.contains("libcuda.so"))
-    );
-    assert_eq!(nodes(&edits(&[], "utility")), ["/dev/nvidiactl"], "files and no GPU");
 }
 
 #[test]

@@ -93,15 +93,6 @@ fn environment_selects_config_file() {
 }
 
 #[test]
-fn oversized_config_file_is_error() {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), "x = 1\n").expect("written");
-    assert_eq!(Config::at_or_default(file.path()).expect("sound").notes.len(), 1);
-    std::fs::write(file.path(), "#".repeat(2 << 20)).expect("written");
-    assert!(matches!(Config::at_or_default(file.path()), Err(ConfigError::Unreadable { .. })));
-}
-
-#[test]
 fn defaults_depend_on_distribution() {
     let host = tempfile::tempdir().expect("a folder");
     std::fs::create_dir_all(host.path().join("etc")).expect("made");

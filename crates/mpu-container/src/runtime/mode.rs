@@ -400,30 +400,3 @@ fn is_bind(mount: &Mount) -> bool {
 fn host_path(node: &DeviceNode) -> &str {
     node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As a library's old name after an upgrade: a low-level runtime cannot mount it.
-    #[test]
-    fn dangling_link_is_missing() {
-        let folder = tempfile::tempdir().unwrap();
-        let link = folder.path().join("libcuda.so.1");
-        std::os::unix::fs::symlink("libcuda.so.580", &link).unwrap();
-        let mount = Mount { host_path: link.display().to_string(), ..Mount::default() };
-        let edits = ContainerEdits { mounts: vec![mount], ..ContainerEdits::default() };
-        assert_eq!(missing_host_path(&edits), Some(link.clone()));
-        std::fs::write(folder.path().join("libcuda.so.580"), "").unwrap();
-        assert_eq!(missing_host_path(&edits), None);
-    }
-
-    #[test]
-    fn program_in_image_is_not_looked_up_on_host() {
-        for (hook_name, expected) in [("startContainer", None), ("createRuntime", Some(PathBuf::from("/in/the/image")))]
-        {
-            let hook = Hook { hook_name: hook_name.into(), path: "/in/the/image".into(), ..Hook::default() };
-            assert_eq!(missing_host_path(&ContainerEdits { hooks: vec![hook], ..ContainerEdits::default() }), expected);
-        }
-    }
-}
