@@ -69,17 +69,6 @@ fn file_overrides_only_named_keys() {
 }
 
 #[test]
-fn unknown_keys_are_noted_with_their_line() {
-    let text = "from-the-future = 1\n[nvidia-container-cli]\nroot = ''\nnew = [1]\n[another.table]\nx = 1\n";
-    let (config, notes) = Config::parse(text, Config::default()).expect("sound");
-    assert_eq!(config, Config::default());
-    let notes: Vec<_> = notes.iter().map(|note| (note.line, note.message.as_str())).collect();
-    let new =
-        [(1, "unknown key from-the-future"), (4, "unknown key nvidia-container-cli.new"), (5, "unknown key another")];
-    assert_eq!(notes, new);
-}
-
-#[test]
 fn environment_selects_config_file() {
     let with = |set: &[(&str, &str)]| {
         let set: Vec<(String, String)> = set.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
@@ -170,22 +159,6 @@ mod edits {
                 assert_eq!(edited(&changed, &[&set]).as_ref(), Ok(&changed), "{set}: once is enough");
             }
         }
-    }
-
-    #[test]
-    fn commas_separate_several_changes() {
-        let text =
-            edited("", &["disable-require,nvidia-container-runtime.mode=cdi,nvidia-container-cli.no-cgroups=true"]);
-        let config = read(&text.expect("set"));
-        assert!(config.disable_require && config.cli.no_cgroups && config.runtime.mode == Mode::Cdi);
-        // Commas also separate the elements of a list. A key name ends the list.
-        let lists =
-            "nvidia-container-cli.environment=A=1,B=2,nvidia-container-runtime.runtimes=crun,runc,disable-require";
-        let config = read(&edited("", &[lists]).expect("set"));
-        assert_eq!(config.cli.environment, ["A=1", "B=2"]);
-        assert_eq!((config.runtime.runtimes, config.disable_require), (vec!["crun".into(), "runc".into()], true));
-        let typo = edited("", &["disable-require=true,nope=1"]).expect_err("no such key").to_string();
-        assert!(typo.contains("invalid --set option nope=1"), "{typo}");
     }
 }
 
