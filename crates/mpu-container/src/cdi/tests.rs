@@ -105,30 +105,6 @@ fn existing_nodes_keep_their_mode_and_group() {
     assert_eq!(spec.cdi_version, "0.7.0");
     let without = Request { edits: Options { groups: false, ..request().edits }, ..request() };
     assert_eq!(generate(&host.root(), &without).expect("a spec").cdi_version, "0.5.0");
-    // The nodes of a mode of their own are found by looking.
-    let management = Request { mode: Mode::Management, ..request() };
-    let spec = generate(&host.root(), &management).expect("a spec");
-    assert_eq!((names(&spec), nodes(&spec.devices[0].container_edits)), (vec!["all"], vec!["/dev/nvidia1"]));
-    assert!(spec.container_edits.device_nodes.is_empty() && !spec.container_edits.mounts.is_empty());
-    for (path, mode, found) in [
-        ("dev/nvidia-nvswitch0", "nvswitch", "/dev/nvidia-nvswitch0"),
-        ("dev/gdrdrv", "gdrcopy", "/dev/gdrdrv"),
-        ("dev/nvidia-fs0", "gds", "/dev/nvidia-fs0"),
-    ] {
-        node(path, 0o666, 240, 0).expect("a node");
-        let spec = generate(&host.root(), &Request { mode: Mode::from_name(mode).expect("a mode"), ..request() });
-        assert_eq!(nodes(&device(&spec.expect(mode), "all").container_edits), [found]);
-    }
-    std::fs::create_dir(host.path().join("dev/nvidia-caps-imex-channels")).expect("a folder");
-    node("dev/nvidia-caps-imex-channels/channel7", 0o666, 241, 7).expect("a node");
-    let imex = |word: &str| {
-        generate(&host.root(), &Request { mode: Mode::Imex, devices: vec![word.into()], all: false, ..request() })
-    };
-    assert_eq!(names(&imex("all").expect("a spec")), ["7"]);
-    assert_eq!(names(&imex("channel7").expect("a spec")), ["7"]);
-    for bad in ["8", "x", "+7", "-1", "1048576", "4294967295"] {
-        assert!(imex(bad).is_err(), "{bad}");
-    }
 }
 
 #[test]
