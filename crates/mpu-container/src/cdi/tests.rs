@@ -169,18 +169,6 @@ fn devices_can_be_picked() {
 }
 
 #[test]
-fn gpu_with_unknown_uuid_is_named_by_index() {
-    let host = host();
-    let mut driver = Driver::find(&host.root()).expect("a driver");
-    driver.gpus[0].uuid = "GPU-????????-????-????-????-????????????".into();
-    let spec = generate_for_driver(&driver, &request()).expect("a spec");
-    assert_eq!(names(&spec), ["0", "1", &uuid('b'), "all"]);
-    let by_uuid = Request { names: vec![Naming::Uuid], ..request() };
-    let error = generate_for_driver(&driver, &by_uuid).expect_err("no name").to_string();
-    assert!(error.contains("no UUID of device 0:"), "{error}");
-}
-
-#[test]
 fn generated_spec_is_deterministic_and_readable() {
     let host = host();
     let driver = divided(&host);

@@ -183,24 +183,6 @@ fn ldconfig_and_folders_may_be_given_twice() {
     assert_eq!((ldconfig_path.as_path(), folders.join(" ").as_str()), (Path::new("/b"), "x y z"));
 }
 
-#[test]
-fn help_among_several_hooks_runs_none() {
-    let ended = |line: &str| {
-        let words = [NAME].into_iter().chain(line.split(' ')).map(OsString::from).collect();
-        parse_all(words).map(|hooks| hooks.len()).map_err(|code| format!("{code:?}"))
-    };
-    let [success, usage_error] = [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| Err(format!("{code:?}")));
-    assert_eq!(ended("in-turn noop -- update-ldcache --folder /a"), Ok(2));
-    for word in ["-h", "--help", "--version", "help", "noop --help"] {
-        assert_eq!(ended(word), success, "{word}");
-        for line in
-            [format!("in-turn noop -- {word} -- noop"), format!("in-turn {word} -- noop"), format!("in-turn {word}")]
-        {
-            assert_eq!(ended(&line), usage_error, "{line}");
-        }
-    }
-}
-
 /// The folder of all GPUs, here without a procfs.
 #[test]
 fn gpus_without_node_are_hidden() {
