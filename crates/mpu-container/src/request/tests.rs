@@ -205,37 +205,6 @@ fn loose_requests_refuse_no_image() {
     assert_eq!(summary_of("NVIDIA_DRIVER_CAPABILITIES=utility", Mode::Legacy, ""), "0 for=utility");
 }
 
-#[test]
-fn swarm_variables_take_precedence() {
-    table(
-        "swarm-resource = 'DOCKER_RESOURCE_GPU, OTHER'",
-        &[
-            ("OTHER=3; DOCKER_RESOURCE_GPU=2,3", "2 3"),
-            ("OTHER=3,void; DOCKER_RESOURCE_GPU=2", "no"),
-            ("OTHER=; NVIDIA_VISIBLE_DEVICES=1", "no"),
-            ("OTHER=; CUDA_VERSION=9.0", "no"),
-        ],
-    );
-    table("", &[("DOCKER_RESOURCE_GPU=2", "no")]);
-}
-
-#[test]
-fn imex_channels_and_other_sets() {
-    table(
-        "",
-        &[
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=0, 1,1", "0 imex=0 1"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=none", "0"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=0,void", "0"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_GDS=enabled; NVIDIA_MOFED=Enabled; NVIDIA_GDRCOPY=1", "0 extra=gds"),
-            (
-                "NVIDIA_VISIBLE_DEVICES=0; NVIDIA_NVSWITCH=enabled; NVIDIA_MOFED=enabled; NVIDIA_GDRCOPY=enabled",
-                "0 extra=mofed gdrcopy nvswitch",
-            ),
-        ],
-    );
-}
-
 fn any_word() -> impl Strategy<Value = String> {
     let names =
         "(NVIDIA_VISIBLE_DEVICES|CUDA_VERSION|NVIDIA_REQUIRE_CUDA|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_IMEX_CHANNELS|X)";
