@@ -70,19 +70,3 @@ impl fmt::Display for Capabilities {
         f.write_str(&self.iter().map(KebabName::kebab_name).collect::<Vec<_>>().join(","))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_are_read_as_sets() {
-        let read = |list| Capabilities::parse(list).map(|set| set.to_string());
-        assert_eq!(read("video,compute, utility"), Ok("compute,utility,video".into()));
-        assert_eq!(read("all").as_deref(), Ok("compat32,compute,display,graphics,ngx,utility,video"));
-        assert_eq!(read("compute,all"), read("all"));
-        assert_eq!(read("compute,alL,nope"), Err("alL"));
-        assert_eq!(read(""), Ok(String::new()));
-        assert_eq!(Capabilities::DEFAULT.to_string(), "compute,utility");
-    }
-}

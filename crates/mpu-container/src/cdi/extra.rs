@@ -2,6 +2,7 @@
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
 
+use super::generate::GenerateError;
 use super::inject::{self, Options};
 use crate::driver::files::File;
 use crate::driver::{DriverRoot, Node, device_number, imex_channel};
@@ -74,6 +75,10 @@ impl Mode {
         ["auto"].into_iter().chain(ROWS.iter().map(|row| row.name)).collect()
     }
 
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
     pub fn device_description(self) -> &'static str {
         self.row().device
     }
@@ -106,15 +111,7 @@ pub fn edits(root: &DriverRoot, mode: Mode, options: &Options) -> ContainerEdits
     edits
 }
 
-#[derive(Debug)]
-pub enum ChannelError {
-    /// Not a channel's number.
-    NotANumber(String),
-    /// The host has no such channel.
-    Missing,
-}
-
-pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, ChannelError> {
+pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, GenerateError> {
     let nodes = nodes(root, Mode::Imex);
     let number = |node: &Node| node.container.file_name()?.to_str()?.strip_prefix("channel")?.parse::<u32>().ok();
     let existing: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
@@ -122,7 +119,7 @@ pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Resul
     for word in words {
         let requested = match (imex_channel(word), word.strip_prefix("channel").unwrap_or(word)) {
             (None, "all") => None,
-            (None, _) => return Err(ChannelError::NotANumber(word.clone())),
+            (None, _) => return Err(GenerateError::Channel(word.clone())),
             (number, _) => number,
         };
         let before = devices.len();
@@ -136,7 +133,7 @@ pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Resul
             });
         }
         if devices.len() == before {
-            return Err(ChannelError::Missing);
+            return Err(GenerateError::Nothing("such IMEX channel"));
         }
     }
     Ok(devices)

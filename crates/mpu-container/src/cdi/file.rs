@@ -29,51 +29,33 @@ impl Format {
     }
 }
 
+/// A spec cannot be read. The text contains the cause, so that a list of broken files has one line for each.
 #[derive(Debug, thiserror::Error)]
-pub enum ParseError {
-    #[error("not a CDI spec in JSON: {0}")]
-    Json(String),
-    #[error("not a CDI spec in YAML: {0}")]
-    Yaml(String),
-    #[error("CDI has no field {}", .0.join(", "))]
-    Unknown(Vec<String>),
-}
+#[error("{0}")]
+pub struct ReadError(String);
 
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    #[error("cannot read it: {0}")]
-    Io(io::Error),
-    #[error("it is not a regular file")]
-    NotAFile,
-    #[error("it is larger than {} MiB", MAX_SIZE >> 20)]
-    TooLarge,
-    #[error(transparent)]
-    Parse(#[from] ParseError),
-}
-
-// The text contains the cause, so that a list of broken files has one line for each.
-impl From<serde_json::Error> for ParseError {
-    fn from(error: serde_json::Error) -> ParseError {
-        ParseError::Json(error.to_string())
+impl From<serde_json::Error> for ReadError {
+    fn from(error: serde_json::Error) -> ReadError {
+        ReadError(format!("not a CDI spec in JSON: {error}"))
     }
 }
 
-impl From<serde_saphyr::Error> for ParseError {
-    fn from(error: serde_saphyr::Error) -> ParseError {
+impl From<serde_saphyr::Error> for ReadError {
+    fn from(error: serde_saphyr::Error) -> ReadError {
         // The parser shows the position on further lines.
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
-        ParseError::Yaml(line.strip_prefix("error: ").unwrap_or(line).to_string())
+        ReadError(format!("not a CDI spec in YAML: {}", line.strip_prefix("error: ").unwrap_or(line)))
     }
 }
 
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> ReadError {
-        match error.kind() {
-            io::ErrorKind::InvalidInput => ReadError::NotAFile,
-            io::ErrorKind::FileTooLarge => ReadError::TooLarge,
-            _ => ReadError::Io(error),
-        }
+        ReadError(match error.kind() {
+            io::ErrorKind::InvalidInput => "it is not a regular file".into(),
+            io::ErrorKind::FileTooLarge => format!("it is larger than {} MiB", MAX_SIZE >> 20),
+            _ => format!("cannot read it: {error}"),
+        })
     }
 }
 
@@ -87,7 +69,7 @@ pub enum WriteError {
 }
 
 /// Parses a spec without validating it. Of several YAML documents the first one counts, as for engines.
-pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
+pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ReadError> {
     let parsed: Parsed = match format {
         Format::Json => serde_json::from_slice(bytes)?,
         Format::Yaml => {
@@ -97,12 +79,12 @@ pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
                 alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
             };
             let first = serde_saphyr::read_with_options(&mut &*bytes, options).next();
-            first.ok_or_else(|| ParseError::Yaml("there is nothing in it".into()))??
+            first.ok_or_else(|| ReadError("not a CDI spec in YAML: there is nothing in it".into()))??
         }
     };
     match parsed.unknown.is_empty() {
         true => Ok(parsed.spec),
-        false => Err(ParseError::Unknown(parsed.unknown)),
+        false => Err(ReadError(format!("CDI has no field {}", parsed.unknown.join(", ")))),
     }
 }
 
@@ -125,11 +107,11 @@ fn field_path(path: &serde_ignored::Path) -> String {
 }
 
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
-    Ok(parse_named(&file::read_bounded(path, MAX_SIZE, Links::Followed)?, path)?)
+    parse_named(&file::read_bounded(path, MAX_SIZE, Links::Followed)?, path)
 }
 
 /// Parses the contents of a file. The error is that of its name's format.
-pub fn parse_named(bytes: &[u8], path: &Path) -> Result<Spec, ParseError> {
+pub fn parse_named(bytes: &[u8], path: &Path) -> Result<Spec, ReadError> {
     // CDI's own library reads any file as YAML, whatever its name.
     match Format::of_path(path) {
         Some(Format::Json) => parse(bytes, Format::Json).or_else(|error| parse(bytes, Format::Yaml).map_err(|_| error)),

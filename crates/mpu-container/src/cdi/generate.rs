@@ -2,7 +2,7 @@
 //!
 //! Source: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
-use super::extra::{self, ChannelError, Mode};
+use super::extra::{self, Mode};
 use super::hooks::Hooks;
 use super::inject::{self, Options};
 use super::name::{Kind, QualifiedName};
@@ -58,15 +58,6 @@ pub enum GenerateError {
     Channel(String),
     #[error("the spec would be invalid: {0}")]
     Invalid(#[from] Invalid),
-}
-
-impl From<ChannelError> for GenerateError {
-    fn from(reason: ChannelError) -> GenerateError {
-        match reason {
-            ChannelError::NotANumber(word) => GenerateError::Channel(word),
-            ChannelError::Missing => GenerateError::Nothing("such IMEX channel"),
-        }
-    }
 }
 
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {

@@ -1,7 +1,7 @@
 //! CDI, the Container Device Interface: spec files describe devices by their edits to a container.
 //!
 //! - [`Registry`] reads the host's files and resolves names to edits.
-//! - [`edits_for`] generates a driver's edits for one container.
+//! - [`inject::edits_for`] generates a driver's edits for one container.
 //! - [`generate()`] generates a spec of all devices of a host's driver; `transform` changes its root paths.
 //!
 //! Source: CDI specification 1.1.0 (`SPEC.md` of container-device-interface).
@@ -19,7 +19,7 @@ pub mod version;
 
 pub use generate::{GenerateError, Request, generate};
 pub use hooks::{HookName, Hooks};
-pub use inject::{Options, edits_for};
+pub use inject::Options;
 pub use name::{Kind, QualifiedName};
 pub use registry::Registry;
 

@@ -6,9 +6,9 @@
 //! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files directly in
 //! `/etc/cdi` and `/var/run/cdi`; the later directory takes precedence.
 
-use super::file::{self, ReadError};
+use super::file;
 use super::name::{Kind, QualifiedName};
-use super::validate::{self, Invalid};
+use super::validate;
 use crate::edits::{ContainerEdits, Spec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,19 +27,10 @@ pub struct Registry {
 
 /// A file or directory that could not be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", path.display())]
+#[error("{}: {why}", path.display())]
 pub struct Failure {
     pub path: PathBuf,
-    #[source]
-    pub why: FailureReason,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum FailureReason {
-    #[error(transparent)]
-    Unreadable(#[from] ReadError),
-    #[error("invalid CDI spec: {0}")]
-    Invalid(#[from] Invalid),
+    why: String,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +59,7 @@ impl Registry {
             match files(directory) {
                 Ok(files) => files.into_iter().for_each(|path| registry.add(location, path)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => registry.fail(directory, ReadError::Io(error).into()),
+                Err(error) => registry.fail(directory, format!("cannot read it: {error}")),
             }
         }
         registry
@@ -117,7 +108,7 @@ impl Registry {
             None => Err(ResolveError::Unknown {
                 name: name.clone(),
                 directories: self.directories.iter().map(|path| path.display().to_string()).collect(),
-                broken: self.failures.iter().map(|failure| format!("{failure}: {}", failure.why)).collect(),
+                broken: self.failures.iter().map(ToString::to_string).collect(),
             }),
         }
     }
@@ -146,7 +137,7 @@ impl Registry {
         self.specs.push((path, spec));
     }
 
-    fn fail(&mut self, path: &Path, why: FailureReason) {
+    fn fail(&mut self, path: &Path, why: String) {
         self.failures.push(Failure { path: path.into(), why });
     }
 }
@@ -162,9 +153,10 @@ pub fn append(to: &mut ContainerEdits, from: &ContainerEdits) {
     to.additional_gids.extend(from.additional_gids);
 }
 
-fn load(path: &Path) -> Result<(Kind, Spec), FailureReason> {
-    let spec = file::read(path)?;
-    Ok((validate::check(&spec)?, spec))
+fn load(path: &Path) -> Result<(Kind, Spec), String> {
+    let spec = file::read(path).map_err(|error| error.to_string())?;
+    let kind = validate::check(&spec).map_err(|error| format!("invalid CDI spec: {error}"))?;
+    Ok((kind, spec))
 }
 
 /// CDI files of a directory, sorted. Temporary files have other extensions.
@@ -184,76 +176,5 @@ fn unread_files(broken: &[String]) -> String {
     match broken.is_empty() {
         true => String::new(),
         false => format!(" (not read: {})", broken.join("; ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec(kind: &str, devices: &[(&str, &str)]) -> String {
-        let devices = devices
-            .iter()
-            .map(|(name, value)| format!(r#"{{"name":"{name}","containerEdits":{{"env":["D={value}"]}}}}"#))
-            .collect::<Vec<_>>();
-        format!(
-            r#"{{"cdiVersion":"0.5.0","kind":"{kind}","devices":[{}],"containerEdits":{{"env":["ALL={kind}"]}}}}"#,
-            devices.join(",")
-        )
-    }
-
-    fn names(names: &[&str]) -> Vec<QualifiedName> {
-        names.iter().map(|name| name.parse().unwrap()).collect()
-    }
-
-    fn registry(files: &[(&str, String)]) -> (tempfile::TempDir, Registry) {
-        let dir = tempfile::tempdir().unwrap();
-        let directories = [dir.path().join("etc"), dir.path().join("run"), dir.path().join("none")];
-        fs::create_dir(&directories[0]).unwrap();
-        fs::create_dir(&directories[1]).unwrap();
-        for (path, text) in files {
-            fs::write(dir.path().join(path), text).unwrap();
-        }
-        let registry = Registry::read(&directories);
-        (dir, registry)
-    }
-
-    #[test]
-    fn later_directory_takes_precedence() {
-        let (_dir, registry) = registry(&[
-            ("etc/a.json", spec("v.x/gpu", &[("0", "old"), ("1", "only")])),
-            ("run/a.json", spec("v.x/gpu", &[("0", "new")])),
-            ("run/a.txt", "no spec".into()),
-            ("run/a.yml", "no spec, for engines read .yaml and .json".into()),
-        ]);
-        assert!(registry.failures().is_empty());
-        assert_eq!(registry.devices().map(ToString::to_string).collect::<Vec<_>>(), ["v.x/gpu=0", "v.x/gpu=1"]);
-        let edits = registry.edits(&names(&["v.x/gpu=0", "v.x/gpu=1", "v.x/gpu=0"])).unwrap();
-        assert_eq!(edits.env, ["ALL=v.x/gpu", "D=new", "ALL=v.x/gpu", "D=only"], "each file's own edits once");
-    }
-
-    #[test]
-    fn two_files_of_directory_conflict() {
-        let (_dir, registry) = registry(&[
-            ("etc/a.json", spec("v.x/gpu", &[("0", "a"), ("1", "a"), ("2", "a")])),
-            ("etc/b.json", spec("v.x/gpu", &[("0", "b"), ("2", "b")])),
-            ("etc/c.json", spec("v.x/gpu", &[("0", "c")])),
-            ("run/d.json", spec("v.x/gpu", &[("2", "d")])),
-        ]);
-        let error = registry.edits(&names(&["v.x/gpu=0"])).unwrap_err().to_string();
-        assert!(error.contains("etc/a.json and ") && error.ends_with("both describe it; remove one"), "{error}");
-        assert_eq!(registry.conflicts().count(), 1);
-        assert_eq!(registry.edits(&names(&["v.x/gpu=1"])).unwrap().env[1], "D=a");
-        assert_eq!(registry.edits(&names(&["v.x/gpu=2"])).unwrap().env[1], "D=d", "a later directory settles it");
-    }
-
-    #[test]
-    fn file_as_spec_directory_is_reported() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
-        fs::write(&path, "").unwrap();
-        let registry = Registry::read(std::slice::from_ref(&path));
-        assert_eq!(registry.failures()[0].path, path);
-        assert_eq!(registry.devices().count(), 0);
     }
 }

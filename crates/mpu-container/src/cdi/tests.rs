@@ -7,7 +7,6 @@ use crate::capability::Capabilities;
 use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
-use crate::kebab_name::KebabName;
 use serde_json::json;
 
 fn uuid(letter: char) -> String {
@@ -76,24 +75,6 @@ fn hook<'a>(edits: &'a ContainerEdits, word: &str) -> Option<&'a [String]> {
 }
 
 #[test]
-fn generated_spec_names_gpus_by_index_and_uuid() {
-    let host = host();
-    let spec = generate(&host.root(), &request()).expect("a spec");
-    assert_eq!(names(&spec), ["0", "1", &uuid('a'), &uuid('b'), "all"]);
-    assert_eq!(nodes(&device(&spec, "0").container_edits), ["/dev/nvidia1", "/dev/dri/card0"]);
-    assert_eq!(device(&spec, "0").container_edits, device(&spec, &uuid('a')).container_edits);
-    assert_eq!(nodes(&device(&spec, "1").container_edits), ["/dev/nvidia0"]);
-    assert_eq!(nodes(&device(&spec, "all").container_edits), ["/dev/nvidia0", "/dev/nvidia1", "/dev/dri/card0"]);
-    assert_eq!(
-        nodes(&spec.container_edits),
-        ["/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"],
-        "the nodes of every device stand once"
-    );
-    // Names that begin with a digit, and nodes whose place on the host differs.
-    assert_eq!(spec.cdi_version, "0.5.0");
-}
-
-#[test]
 fn node_is_described_in_full() {
     let host = host();
     let spec = generate(&host.root(), &request()).expect("a spec");
@@ -124,30 +105,6 @@ fn existing_nodes_keep_their_mode_and_group() {
     assert_eq!(spec.cdi_version, "0.7.0");
     let without = Request { edits: Options { groups: false, ..request().edits }, ..request() };
     assert_eq!(generate(&host.root(), &without).expect("a spec").cdi_version, "0.5.0");
-    // The nodes of a mode of their own are found by looking.
-    let management = Request { mode: Mode::Management, ..request() };
-    let spec = generate(&host.root(), &management).expect("a spec");
-    assert_eq!((names(&spec), nodes(&spec.devices[0].container_edits)), (vec!["all"], vec!["/dev/nvidia1"]));
-    assert!(spec.container_edits.device_nodes.is_empty() && !spec.container_edits.mounts.is_empty());
-    for (path, mode, found) in [
-        ("dev/nvidia-nvswitch0", "nvswitch", "/dev/nvidia-nvswitch0"),
-        ("dev/gdrdrv", "gdrcopy", "/dev/gdrdrv"),
-        ("dev/nvidia-fs0", "gds", "/dev/nvidia-fs0"),
-    ] {
-        node(path, 0o666, 240, 0).expect("a node");
-        let spec = generate(&host.root(), &Request { mode: Mode::from_name(mode).expect("a mode"), ..request() });
-        assert_eq!(nodes(&device(&spec.expect(mode), "all").container_edits), [found]);
-    }
-    std::fs::create_dir(host.path().join("dev/nvidia-caps-imex-channels")).expect("a folder");
-    node("dev/nvidia-caps-imex-channels/channel7", 0o666, 241, 7).expect("a node");
-    let imex = |word: &str| {
-        generate(&host.root(), &Request { mode: Mode::Imex, devices: vec![word.into()], all: false, ..request() })
-    };
-    assert_eq!(names(&imex("all").expect("a spec")), ["7"]);
-    assert_eq!(names(&imex("channel7").expect("a spec")), ["7"]);
-    for bad in ["8", "x", "+7", "-1", "1048576", "4294967295"] {
-        assert!(imex(bad).is_err(), "{bad}");
-    }
 }
 
 #[test]
@@ -196,32 +153,6 @@ fn managers_get_driver_without_desktop_files() {
 }
 
 #[test]
-fn common_edits_hold_variables_mounts_and_hooks() {
-    let host = host();
-    let edits = generate(&host.root(), &request()).expect("a spec").container_edits;
-    assert_eq!(edits.env, [format!("NVIDIA_CTK_LIBCUDA_DIR=/{LIBRARIES}"), "NVIDIA_VISIBLE_DEVICES=void".into()]);
-    let options = |name: &str| {
-        let mount = edits.mounts.iter().find(|mount| mount.container_path.ends_with(name)).expect(name);
-        assert!(mount.host_path.ends_with(&mount.container_path), "it is at its own place below the driver's root");
-        mount.options.join(",")
-    };
-    assert_eq!(options("libcuda.so.580.159.04"), "ro,nosuid,nodev,rbind,rprivate");
-    assert_eq!(options("nvidia-smi"), "ro,nosuid,nodev,rbind,rprivate");
-    assert_eq!(options("socket"), "nosuid,nodev,rbind,rprivate,noexec");
-    let links = hook(&edits, "create-symlinks").expect("links");
-    assert!(links.contains(&format!("libcuda.so.{VERSION}::/{LIBRARIES}/libcuda.so.1")));
-    assert!(links.contains(&format!("libcuda.so.1::/{LIBRARIES}/libcuda.so")));
-    assert_eq!(hook(&edits, "enable-cuda-compat").expect("a hook"), ["--host-driver-version=580.159.04"]);
-    assert_eq!(hook(&edits, "update-ldcache").expect("a hook"), ["--folder", &format!("/{LIBRARIES}")]);
-    assert_eq!(hook(&edits, "disable-device-node-modification").expect("a hook"), [""; 0]);
-    assert_eq!(hook(&edits, "update-application-profile").expect("a hook"), [""; 0]);
-    assert_eq!(hook(&edits, "chmod"), None);
-    assert!(
-        edits.hooks.iter().all(|hook| hook.hook_name == "createContainer" && hook.path == "/usr/bin/mpu-container")
-    );
-}
-
-#[test]
 fn devices_can_be_picked() {
     let host = host();
     let driver = divided(&host);
@@ -235,32 +166,6 @@ fn devices_can_be_picked() {
     let none = pick(&["none"], true).expect("a spec");
     assert_eq!(names(&none), ["none"]);
     assert_eq!(none.devices[0].container_edits.env, ["NVCT_EMPTY_DEVICE="]);
-}
-
-#[test]
-fn host_without_gpus_has_no_spec() {
-    let host = host();
-    let mut driver = Driver::find(&host.root()).expect("a driver");
-    driver.gpus.clear();
-    let error = generate_for_driver(&driver, &request()).expect_err("nothing").to_string();
-    assert_eq!(error, "empty device edits: there is no GPU on this host, and a CDI spec must have a device");
-    for mode in ["gdrcopy", "gds", "mofed", "nvswitch", "imex", "management"] {
-        let request = Request { mode: Mode::from_name(mode).expect("a mode"), ..request() };
-        let error = generate(&host.root(), &request).expect_err(mode).to_string();
-        assert!(error.starts_with("empty device edits: there is no "), "{error}");
-    }
-}
-
-#[test]
-fn gpu_with_unknown_uuid_is_named_by_index() {
-    let host = host();
-    let mut driver = Driver::find(&host.root()).expect("a driver");
-    driver.gpus[0].uuid = "GPU-????????-????-????-????-????????????".into();
-    let spec = generate_for_driver(&driver, &request()).expect("a spec");
-    assert_eq!(names(&spec), ["0", "1", &uuid('b'), "all"]);
-    let by_uuid = Request { names: vec![Naming::Uuid], ..request() };
-    let error = generate_for_driver(&driver, &by_uuid).expect_err("no name").to_string();
-    assert!(error.contains("no UUID of device 0:"), "{error}");
 }
 
 #[test]
@@ -283,43 +188,6 @@ fn generated_spec_is_deterministic_and_readable() {
         let edits = registry.edits(&["nvidia.com/gpu=1:0".parse().expect("a name")]).expect("edits");
         assert_eq!(edits.device_nodes.len(), 4 + 3);
     }
-}
-
-#[test]
-fn capabilities_select_container_edits() {
-    let host = host();
-    let driver = Driver::find(&host.root()).expect("a driver");
-    let options = Options::new("/usr/bin/mpu-container".into());
-    let edits = |words: &[&str], capabilities: &str| {
-        let words: Vec<_> = words.iter().map(ToString::to_string).collect();
-        let selection = driver.select(&words).expect("devices");
-        edits_for(&driver, &selection, Capabilities::parse(capabilities).expect("words"), &options).expect("edits")
-    };
-    let utility = edits(&["0"], "utility");
-    assert_eq!(nodes(&utility), ["/dev/nvidia1", "/dev/nvidiactl"]);
-    assert_eq!(utility.env, ["NVIDIA_VISIBLE_DEVICES=void"], "no libcuda, no place of it");
-    assert_eq!(hook(&utility, "enable-cuda-compat"), None);
-    assert_eq!(hook(&utility, "update-application-profile"), None, "nothing draws");
-    let graphics = edits(&["0"], "graphics,compute");
-    assert!(nodes(&graphics).contains(&"/dev/dri/card0"));
-    let links = graphics.hooks.iter().filter(|hook| hook.args[1] == "create-symlinks").flat_map(|hook| &hook.args);
-    assert!(
-        links.clone().any(|link| link.contains("by-path")) && links.clone().any(|link| link.contains("libcuda.so"))
-    );
-    assert_eq!(nodes(&edits(&[], "utility")), ["/dev/nvidiactl"], "files and no GPU");
-}
-
-#[test]
-fn user_words_change_options() {
-    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let mut options = Options::new("/a".into());
-    let (without, with) = (words(&["all", "dance"]), words(&["chmod"]));
-    let flags =
-        words(&["disable-ipc-discoverer", "no-additional-gids-for-device-nodes", "enable-coherent-annotations"]);
-    assert_eq!(options.apply_user_options(&without, &with, &flags), ["dance", "enable-coherent-annotations"]);
-    let named: Vec<_> = HookName::all().iter().copied().filter(|hook| options.hooks.has(*hook)).collect();
-    assert_eq!(named, [HookName::Chmod]);
-    assert!(!options.sockets && !options.groups);
 }
 
 #[test]

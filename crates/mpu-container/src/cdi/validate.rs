@@ -63,7 +63,8 @@ pub fn check(spec: &Spec) -> Result<Kind, Invalid> {
     Ok(kind)
 }
 
-fn edits(at: &str, edits: &ContainerEdits) -> Result<(), Invalid> {
+/// Checks edits. `at` is their place in the spec.
+pub fn edits(at: &str, edits: &ContainerEdits) -> Result<(), Invalid> {
     let fails = |part: &str, what: String| Err(Invalid::Value { at: format!("{at}.{part}"), what });
     if let Some(bad) = edits.env.iter().find(|line| !is_variable(line)) {
         return fails("env", format!("'{bad}' is not NAME=value"));

@@ -207,7 +207,7 @@ fn run(args: Args, roots: &RootCache, log: Log) -> Result<(), HookError> {
     let root = || roots.of(&spec);
     match args.hook {
         Hook::CreateSymlinks { links } => {
-            let links = Links::parse(&links)?;
+            let links = parse_links(&links)?;
             create_links(&*root()?, &links, log)
         }
         Hook::UpdateLdcache { folders, ldconfig_path } => {
@@ -262,25 +262,18 @@ fn set_modes(root: &Root, paths: &[String], mode: u32, log: Log) -> Result<(), H
     Ok(())
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Links(Vec<(PathBuf, PathBuf)>);
-
-impl Links {
-    /// Parses `TARGET::LINK` arguments.
-    pub fn parse(words: &[String]) -> Result<Links, HookError> {
-        let link = |word: &String| match word.split("::").collect::<Vec<_>>()[..] {
-            [target, link] if !target.is_empty() && !link.is_empty() => Ok((target.into(), link.into())),
-            _ => {
-                Err(HookError::Argument { what: "the link", value: word.clone(), expected: "of the form TARGET::LINK" })
-            }
-        };
-        Ok(Links(words.iter().map(link).collect::<Result<_, _>>()?))
-    }
+/// Parses `TARGET::LINK` arguments.
+fn parse_links(words: &[String]) -> Result<Vec<(PathBuf, PathBuf)>, HookError> {
+    let link = |word: &String| match word.split("::").collect::<Vec<_>>()[..] {
+        [target, link] if !target.is_empty() && !link.is_empty() => Ok((target.into(), link.into())),
+        _ => Err(HookError::Argument { what: "the link", value: word.clone(), expected: "of the form TARGET::LINK" }),
+    };
+    words.iter().map(link).collect()
 }
 
 /// Creates the links below the container's root. Targets are not resolved.
-fn create_links(root: &Root, links: &Links, log: Log) -> Result<(), HookError> {
-    for (target, link) in &links.0 {
+fn create_links(root: &Root, links: &[(PathBuf, PathBuf)], log: Log) -> Result<(), HookError> {
+    for (target, link) in links {
         let new = root.symlink(target, link)?;
         let action = if new { "made" } else { "found" };
         log.debug(|| format!("{action} {} -> {}", link.display(), target.display()));

@@ -58,16 +58,6 @@ impl Bundle {
 }
 
 #[test]
-fn call_without_hook_is_not_answered_with_help() {
-    for words in [&["nvidia-cdi-hook"][..], &["nvidia-cdi-hook", "--debug"]] {
-        let error = Args::try_parse_from(words).expect_err("no hook");
-        assert_eq!(one_line_message(&error), "no hook is named", "{words:?}");
-    }
-    let error = Args::try_parse_from(["nvidia-cdi-hook", "chmod"]).expect_err("no mode");
-    assert!(one_line_message(&error).contains("--mode <MODE>"), "{error}");
-}
-
-#[test]
 fn newer_compatibility_libraries_come_first() {
     let bundle = Bundle::new();
     let conf = "etc/ld.so.conf.d/00-compat-mpu.conf";
@@ -181,48 +171,16 @@ fn parameters_are_hidden_by_mount() {
     assert!(chain(&disable().unwrap_err()).ends_with("is not a regular file"));
 }
 
+/// The last ldconfig counts, as with NVIDIA's.
 #[test]
-fn flags_are_accepted_before_and_after_hook() {
-    let parse = |line: &str| Args::try_parse_from([NAME].into_iter().chain(line.split(' ')));
-    for line in [
-        "--debug --container-spec=x noop",
-        "noop -d --container-spec x",
-        "--container-spec - noop --container-spec=x --debug=true",
-    ] {
-        let args = parse(line).unwrap();
-        assert!(args.debug && args.container_spec == "x", "{line}");
-    }
-    assert!(!parse("noop --debug=false").unwrap().debug);
-    let error = parse("update-ldcache --folder /a --new-flag 1").unwrap_err().to_string();
-    assert!(error.contains("'--new-flag'"), "{error}");
-    // The last one counts, as with NVIDIA's.
+fn ldconfig_and_folders_may_be_given_twice() {
+    let line = "update-ldcache --ldconfig-path /a --ldconfig-path /b --folder=x,y --folder z";
     let Hook::UpdateLdcache { ldconfig_path, folders } =
-        parse("update-ldcache --ldconfig-path /a --ldconfig-path /b --folder=x,y --folder z").unwrap().hook
+        Args::try_parse_from([NAME].into_iter().chain(line.split(' '))).unwrap().hook
     else {
         panic!("another hook")
     };
     assert_eq!((ldconfig_path.as_path(), folders.join(" ").as_str()), (Path::new("/b"), "x y z"));
-    // An unknown hook is ignored.
-    let args = parse("brand-new --with flags").unwrap();
-    run(args, &RootCache::default(), Log { debug: false, quiet: true }).unwrap();
-}
-
-#[test]
-fn help_among_several_hooks_runs_none() {
-    let ended = |line: &str| {
-        let words = [NAME].into_iter().chain(line.split(' ')).map(OsString::from).collect();
-        parse_all(words).map(|hooks| hooks.len()).map_err(|code| format!("{code:?}"))
-    };
-    let [success, usage_error] = [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| Err(format!("{code:?}")));
-    assert_eq!(ended("in-turn noop -- update-ldcache --folder /a"), Ok(2));
-    for word in ["-h", "--help", "--version", "help", "noop --help"] {
-        assert_eq!(ended(word), success, "{word}");
-        for line in
-            [format!("in-turn noop -- {word} -- noop"), format!("in-turn {word} -- noop"), format!("in-turn {word}")]
-        {
-            assert_eq!(ended(&line), usage_error, "{line}");
-        }
-    }
 }
 
 /// The folder of all GPUs, here without a procfs.

@@ -88,10 +88,6 @@ pub(super) struct Root {
     relative_to: Relative,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .0.display())]
-struct Unreadable(PathBuf, #[source] ReadError);
-
 impl Root {
     fn run(&self) -> Result<(), Failure> {
         let output = non_empty(&self.output);
@@ -99,8 +95,8 @@ impl Root {
             Some("-") => read_all(std::io::stdin().lock(), file::MAX_SIZE),
             _ => text_file::read_file_or_pipe(&self.input, file::MAX_SIZE),
         };
-        let spec = bytes.map_err(ReadError::from).and_then(|bytes| Ok(file::parse_named(&bytes, &self.input)?));
-        let mut spec = spec.map_err(|error| Unreadable(self.input.clone(), error))?;
+        let spec = bytes.map_err(ReadError::from).and_then(|bytes| file::parse_named(&bytes, &self.input));
+        let mut spec = spec.map_err(|error| format!("{}: {error}", self.input.display()))?;
         transform::change_root(&mut spec, &self.from, &self.to, self.relative_to);
         validate::check(&spec)?;
         write_spec(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;

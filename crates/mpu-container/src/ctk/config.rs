@@ -52,14 +52,6 @@ enum Verb {
     },
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {}", path.display())]
-struct Inaccessible {
-    path: PathBuf,
-    verb: &'static str,
-    source: std::io::Error,
-}
-
 impl Config {
     pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
         let default = || keys::default_text(&config::Config::of_host(Path::new("/")));
@@ -76,7 +68,7 @@ impl Config {
         let _lock = output.map(Lock::of).transpose()?;
         let text = match text_file::read(&path, config::MAX_FILE_SIZE) {
             Err(error) if error.kind() == ErrorKind::NotFound => default(),
-            read => read.map_err(|source| Inaccessible { path: path.clone(), verb: "read", source })?,
+            read => read.map_err(|error| format!("cannot read {}: {error}", path.display()))?,
         };
         let changed = edit::set(&text, &self.set, &self.set_list_separator).map_err(|error| match error {
             EditError::Malformed { line, message } => {
@@ -90,11 +82,9 @@ impl Config {
 
 fn write_text(text: &str, output: Option<&Path>) -> Result<(), Failure> {
     match output.filter(|path| !path.as_os_str().is_empty()) {
-        Some(path) => Ok(text_file::save(path, text).map_err(|source| Inaccessible {
-            path: path.into(),
-            verb: "write",
-            source,
-        })?),
+        Some(path) => {
+            Ok(text_file::save(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?)
+        }
         None => print(text),
     }
 }

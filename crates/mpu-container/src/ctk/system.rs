@@ -93,10 +93,6 @@ pub(super) struct Links {
     dry_run: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("cannot make {}", .0.display())]
-struct LinkError(PathBuf, #[source] std::io::Error);
-
 impl Links {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let files =
@@ -120,7 +116,8 @@ impl Links {
             context.note(format_args!("there are no NVIDIA device nodes below {}", root.devices.join("dev").display()));
         }
         for link in &links {
-            if links::make(link, self.dry_run).map_err(|error| LinkError(link.0.clone(), error))? {
+            let changed = links::make(link, self.dry_run);
+            if changed.map_err(|error| format!("cannot make {}: {error}", link.0.display()))? {
                 context.note(format_args!("{} -> {}", link.0.display(), link.1.display()));
             }
         }

@@ -38,21 +38,6 @@ fn error_reason_is_printed_once() {
     assert_eq!(chain_without_repeats(&SeparateSource(std::io::Error::other("inner"))), "outer: inner");
 }
 
-#[test]
-fn error_in_config_names_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("config.toml");
-    fs::write(&file, "x = [").expect("written");
-    for more in [&["--quiet"][..], &["--set", "disable-require"]] {
-        let words = [&["nvidia-ctk", "config", "-c", path_text(&file)], more].concat();
-        let ctk = Ctk::try_parse_from(words).expect("understood");
-        let Verb::Config(verb) = ctk.verb else { panic!("another verb") };
-        let error = verb.run(&ctk.context).expect_err("broken");
-        let error = error.downcast_ref::<ConfigError>().expect("an error of the file");
-        assert!(error.to_string().starts_with(path_text(&file)), "{error}");
-    }
-}
-
 /// Configuration management may set each key by a separate command.
 #[test]
 fn concurrent_config_changes_are_all_kept() {
@@ -105,54 +90,6 @@ fn concurrent_runtime_configures_are_all_kept() {
     let file = folder.path().join("none/daemon.json");
     assert_eq!(ctk(&["runtime", "configure", "--runtime=docker", "--remove", "--config", path_text(&file)]), 0);
     assert!(!folder.path().join("none").exists(), "nothing was changed");
-}
-
-#[test]
-fn empty_runtime_path_means_default() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("daemon.json");
-    let configure = ["runtime", "configure", "--runtime=docker", "--nvidia-runtime-path=", "--config"];
-    assert_eq!(ctk(&[&configure[..], &[path_text(&file)]].concat()), 0);
-    let text = fs::read_to_string(&file).expect("written");
-    assert!(text.contains("/nvidia-container-runtime\""), "{text}");
-}
-
-#[test]
-fn global_flags_are_accepted_after_verb() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("config.toml");
-    for words in [&["config", "default", "--debug", "--output"][..], &["config", "-d", "--quiet", "-c"]] {
-        assert_eq!(ctk(&[words, &[path_text(&file)]].concat()), 0, "{words:?}");
-    }
-    assert_eq!(ctk(&["cdi", "list", "--debug", "--spec-dir", path_text(folder.path())]), 0);
-    let host = host();
-    let broken = folder.path().join("broken.toml");
-    fs::write(&broken, "x = [").expect("written");
-    let output = host.path().join("x.yaml");
-    assert_eq!(ctk(&["cdi", "generate", "--output", path_text(&output), "--config", path_text(&broken)]), 1);
-    let root = ["cdi", "generate", "--driver-root", path_text(host.path()), "--output", path_text(&output)];
-    assert_eq!(ctk(&[&root[..], &["--debug", "--config", path_text(&file)]].concat()), 0);
-}
-
-/// `--config` may name the first file; Podman reads later files beside it.
-#[test]
-fn podman_config_is_checked_against_later_files() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = |name: &str| folder.path().join(name);
-    fs::create_dir(file("containers.conf.d")).expect("made");
-    fs::write(file("containers.conf.d/50-site.conf"), "[engine]\nruntime = \"crun\"\n").expect("written");
-    let configure = |config: &Path| {
-        let config = path_text(config).to_string();
-        let program = "--nvidia-runtime-path=/bin/true";
-        ctk(&["runtime", "configure", "--runtime=podman", "--set-as-default", program, "--config", &config])
-    };
-    assert_eq!(configure(&file("containers.conf")), 1, "the other file overrules it");
-    assert!(!file("containers.conf").exists());
-    assert_eq!(configure(&file("containers.conf.d/99-nvidia.conf")), 0);
-    fs::remove_file(file("containers.conf.d/50-site.conf")).expect("removed");
-    fs::remove_file(file("containers.conf.d/99-nvidia.conf")).expect("removed");
-    assert_eq!(configure(&file("containers.conf")), 0);
-    assert!(fs::read_to_string(file("containers.conf")).expect("written").contains("runtime = \"nvidia\""));
 }
 
 /// As `/dev/stdin` behind a `|`, and `<(…)` of a shell.

@@ -5,7 +5,7 @@
 use super::effective::EffectiveConfig;
 use super::files::{Files, Pending};
 use super::plan::{Plan, plan_add, plan_remove};
-use super::{Change, Engine, EngineError, RuntimeRequest, hook_file_text, source};
+use super::{Engine, EngineError, RuntimeRequest, hook_file_text, source};
 use crate::config::edit::parse_bool;
 use crate::executable;
 use crate::kebab_name::KebabName;
@@ -183,16 +183,16 @@ impl Configure {
         }
         let before = EffectiveConfig::of(files, &files.layers(&Pending::new())?)?;
         let now = if self.dry_run { None } else { Some(plan.apply(files, &[name])?) };
-        for (path, change) in &plan.changes {
+        for (path, new) in &plan.changes {
             let file = path.display();
-            match (change, self.dry_run) {
-                (Change::Write(text), true) => {
+            match (new, self.dry_run) {
+                (Some(text), true) => {
                     let title = if plan.changes.len() > 1 { format!("# {file}\n") } else { String::new() };
                     print(&(title + text))?;
                 }
-                (Change::Delete, true) => eprint_line(format!("{file} would be removed: nothing else is in it")),
-                (Change::Delete, false) => eprint_line(format!("{file} is removed: nothing else is in it")),
-                (Change::Write(_), false) => eprint_line(format!("{file} is written")),
+                (None, true) => eprint_line(format!("{file} would be removed: nothing else is in it")),
+                (None, false) => eprint_line(format!("{file} is removed: nothing else is in it")),
+                (Some(_), false) => eprint_line(format!("{file} is written")),
             }
         }
         let Some(now) = now else {

@@ -8,7 +8,6 @@ use super::request::Runtime;
 use super::tables::merge_over;
 use super::{Engine, EngineError};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, Table};
 
@@ -109,8 +108,18 @@ impl EffectiveConfig {
         all
     }
 
-    pub fn describe<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
-        Description { effective: self, name }
+    pub fn describe(&self, name: &str) -> String {
+        let runtime = match self.runtimes.get(name) {
+            Some((runtime, path)) => {
+                let program = runtime.program.as_deref().unwrap_or("without a program");
+                format!("runtime {name} is {program} ({})", path.display())
+            }
+            None => format!("there is no runtime {name}"),
+        };
+        match &self.default {
+            Some((default, path)) => format!("{runtime}; the default runtime is {default} ({})", path.display()),
+            None => format!("{runtime}; the default runtime is the engine's own"),
+        }
     }
 }
 
@@ -127,25 +136,4 @@ fn is_runc_like(runtime: &Runtime) -> bool {
 fn is_wrapper(program: &str) -> bool {
     let name = Path::new(program).file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with("nvidia-container-runtime"))
-}
-
-struct Description<'a> {
-    effective: &'a EffectiveConfig,
-    name: &'a str,
-}
-
-impl fmt::Display for Description<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.effective.runtimes.get(self.name) {
-            Some((runtime, path)) => {
-                let program = runtime.program.as_deref().unwrap_or("without a program");
-                write!(formatter, "runtime {} is {program} ({}); ", self.name, path.display())?;
-            }
-            None => write!(formatter, "there is no runtime {}; ", self.name)?,
-        }
-        match &self.effective.default {
-            Some((default, path)) => write!(formatter, "the default runtime is {default} ({})", path.display()),
-            None => write!(formatter, "the default runtime is the engine's own"),
-        }
-    }
 }

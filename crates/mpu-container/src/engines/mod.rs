@@ -94,12 +94,6 @@ impl Engine {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub enum Change {
-    Write(String),
-    Delete,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error("nothing was changed: {} would overrule it, where {conflict}; change or remove that first", file.display())]

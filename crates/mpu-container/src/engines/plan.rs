@@ -8,7 +8,7 @@ use super::effective::EffectiveConfig;
 use super::files::{self, Files, Layer, Pending, is_pattern, read};
 use super::request::RuntimeRequest;
 use super::tables::is_superset;
-use super::{Change, Engine, EngineError, FormatError, containerd, docker, malformed};
+use super::{Engine, EngineError, FormatError, containerd, docker, malformed};
 use crate::text_file;
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,8 +18,8 @@ use toml_edit::{DocumentMut, Item, Table};
 
 #[derive(Debug)]
 pub struct Plan {
-    /// Changed files, in the order in which they are written.
-    pub changes: Vec<(PathBuf, Change)>,
+    /// The new texts of changed files, `None` for a file to be removed. In the order in which they are written.
+    pub changes: Vec<(PathBuf, Option<String>)>,
     pub effective: EffectiveConfig,
 }
 
@@ -173,7 +173,7 @@ impl Plan {
     pub fn apply(&self, files: &Files, names: &[&str]) -> Result<EffectiveConfig, EngineError> {
         let mut done = Vec::new();
         for (path, change) in &self.changes {
-            match apply_change(path, change) {
+            match apply_change(path, change.as_deref()) {
                 Ok(undo) => done.push((path, undo)),
                 Err(source) => {
                     // Half of a change may be worse than none: containerd does not start if an imported file is missing.
@@ -194,7 +194,7 @@ impl Plan {
             if now.program(name) != self.effective.program(name)
                 || now.is_default(name) != self.effective.is_default(name)
             {
-                return Err(EngineError::NotEffective { found: now.describe(name).to_string() });
+                return Err(EngineError::NotEffective { found: now.describe(name) });
             }
         }
         Ok(now)
@@ -207,9 +207,9 @@ enum Undo {
     PutBack(text_file::MovedAside),
 }
 
-fn apply_change(path: &Path, change: &Change) -> io::Result<Undo> {
-    match change {
-        Change::Write(text) => {
+fn apply_change(path: &Path, new: Option<&str>) -> io::Result<Undo> {
+    match new {
+        Some(text) => {
             let old = match text_file::read(path, files::MAX_FILE_SIZE) {
                 Ok(old) => Undo::Restore(old),
                 Err(error) if error.kind() == ErrorKind::NotFound => Undo::Remove,
@@ -217,7 +217,7 @@ fn apply_change(path: &Path, change: &Change) -> io::Result<Undo> {
             };
             text_file::save(path, text).map(|()| old)
         }
-        Change::Delete => text_file::move_aside(path).map(Undo::PutBack),
+        None => text_file::move_aside(path).map(Undo::PutBack),
     }
 }
 
@@ -363,19 +363,16 @@ fn is_redundant(files: &Files, layers: &[Layer], layer: &Layer, left: &str, cdi:
 
 /// The changes of files. In their order, no import ever names a missing file: imported files are written before the top file and
 /// removed after it.
-fn changes(files: &Files, pending: Pending) -> Result<Vec<(PathBuf, Change)>, EngineError> {
-    let now = Pending::new();
-    let (mut writes, mut deletes) = (Vec::new(), Vec::new());
+fn changes(files: &Files, pending: Pending) -> Result<Vec<(PathBuf, Option<String>)>, EngineError> {
+    let mut changes = Vec::new();
     for (path, new) in pending {
-        match (read(&path, &now)?, new) {
-            (None, None) => {}
-            (Some(old), Some(new)) if old == new => {}
-            (_, Some(new)) => writes.push((path, Change::Write(new))),
-            (Some(_), None) => deletes.push((path, Change::Delete)),
+        if read(&path, &Pending::new())? != new {
+            changes.push((path, new));
         }
     }
-    writes.sort_by_key(|(path, _)| *path == files.top);
-    deletes.sort_by_key(|(path, _)| *path != files.top);
-    writes.append(&mut deletes);
-    Ok(writes)
+    changes.sort_by_key(|(path, new)| match new {
+        Some(_) => (0, *path == files.top),
+        None => (1, *path != files.top),
+    });
+    Ok(changes)
 }

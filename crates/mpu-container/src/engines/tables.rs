@@ -1,6 +1,7 @@
 //! Edits of TOML tables that keep comments and layout.
 
 use super::request::FormatError;
+use std::collections::BTreeMap;
 use toml_edit::{Decor, DocumentMut, Item, RawString, Table, TableLike, Value, value};
 
 /// Applies a change to a text. Unchanged parts stay byte for byte, and line endings stay.
@@ -220,15 +221,13 @@ pub(super) fn move_comments(root: &mut DocumentMut, path: &[&str], key: &str) {
     // An inline table has no comments.
     let Some(table) = table_at(root, path) else { return };
     let Some((name, item)) = table.get_key_value(key) else { return };
-    let (after, decor, next) = match item.as_table() {
-        Some(table) => match first_heading(table) {
-            Some((position, decor)) => (position, decor, None),
-            None => return,
-        },
+    let own = headings(item);
+    let (after, decor, next) = match own.first_key_value() {
+        Some((position, decor)) => (*position, *decor, None),
+        None if item.is_table() => return,
         None => {
             let next = table.iter().skip_while(|(other, _)| *other != key).skip(1).find(|(_, item)| item.is_value());
-            let position = table.position().filter(|_| !path.is_empty()).unwrap_or(-1);
-            (position, name.leaf_decor(), next.map(|(name, _)| name.to_string()))
+            (table.position().unwrap_or(0), name.leaf_decor(), next.map(|(name, _)| name.to_string()))
         }
     };
     let above = decor.prefix().and_then(RawString::as_str).unwrap_or_default();
@@ -245,14 +244,7 @@ pub(super) fn move_comments(root: &mut DocumentMut, path: &[&str], key: &str) {
         return;
     }
     // Skips the headings of the removed table.
-    let mut all = Vec::new();
-    headings(root, &mut all);
-    let mut own = Vec::new();
-    if let Some(item) = table_at(root, path).and_then(|table| table.get(key)?.as_table()) {
-        own.extend(item.position());
-        headings(item, &mut own);
-    }
-    let next = all.into_iter().filter(|position| *position > after && !own.contains(position)).min();
+    let next = headings(root.as_item()).into_keys().find(|place| *place > after && !own.contains_key(place));
     match next {
         Some(position) => prepend_at_heading(root, position, &comments),
         None => {
@@ -266,18 +258,11 @@ fn table_at<'a>(root: &'a DocumentMut, path: &[&str]) -> Option<&'a Table> {
     path.iter().try_fold(root.as_table(), |table, key| table.get(key)?.as_table())
 }
 
-/// The position and decor of a table's first heading, or of the first heading within it.
-fn first_heading(table: &Table) -> Option<(isize, &Decor)> {
+/// The headings of a table and of those within it, by their positions in the file: 1 and up. The root has none.
+fn headings(item: &Item) -> BTreeMap<isize, &Decor> {
+    let Some(table) = item.as_table() else { return BTreeMap::new() };
     let own = table.position().filter(|_| !table.is_implicit()).map(|position| (position, table.decor()));
-    let inner = table.iter().filter_map(|(_, item)| first_heading(item.as_table()?));
-    own.into_iter().chain(inner).min_by_key(|(position, _)| *position)
-}
-
-fn headings(table: &Table, all: &mut Vec<isize>) {
-    for inner in table.iter().filter_map(|(_, item)| item.as_table()) {
-        all.extend(inner.position().filter(|_| !inner.is_implicit()));
-        headings(inner, all);
-    }
+    own.into_iter().chain(table.iter().flat_map(|(_, inner)| headings(inner))).collect()
 }
 
 /// Whether a table without keys has comments of its own: directly below its heading, with a blank line or the file's end after them, or
@@ -286,10 +271,10 @@ fn has_comments_below(root: &DocumentMut, path: &[&str]) -> bool {
     let own =
         table_at(root, path).filter(|table| !table.is_implicit() && table.iter().all(|(_, item)| item.is_table()));
     let Some(own) = own.and_then(Table::position) else { return false };
-    let mut all = Vec::new();
-    headings(root, &mut all);
-    let next = all.into_iter().filter(|position| *position > own).min();
-    let below = next.map_or(root.trailing().as_str(), |next| text_above_heading(root, next)).unwrap_or_default();
+    let all = headings(root.as_item());
+    let next = all.range(own + 1..).next();
+    let below = next.map_or(Some(root.trailing()), |(_, decor)| decor.prefix()).and_then(RawString::as_str);
+    let below = below.unwrap_or_default();
     let is_apart = next.is_none() || below.contains("\n\n") || below.contains("\n\r\n");
     // A key among Podman's runtimes is a list of paths. Other keys were there before the heading, and are of another table.
     let value = if path.last() == Some(&"runtimes") { "[" } else { "" };
@@ -303,16 +288,6 @@ fn has_commented_key(text: &str, value: &str) -> bool {
     let mut own = comments.take_while(|comment| !comment.starts_with('['));
     let is_line = |(key, right): (&str, &str)| is_key(key.trim_end()) && right.trim_start().starts_with(value);
     own.any(|comment| comment.split_once('=').is_some_and(is_line))
-}
-
-/// The text above the heading at a position.
-fn text_above_heading(table: &Table, position: isize) -> Option<&str> {
-    table.iter().filter_map(|(_, item)| item.as_table()).find_map(|inner| {
-        match inner.position() == Some(position) && !inner.is_implicit() {
-            true => inner.decor().prefix().and_then(RawString::as_str),
-            false => text_above_heading(inner, position),
-        }
-    })
 }
 
 fn prepend_at_heading(table: &mut Table, position: isize, comments: &str) {

@@ -225,8 +225,8 @@ impl Host {
     fn apply(&self, plan: &Plan, options: &Options) -> Result<(), InstallError> {
         let names = names(options);
         let now = plan.apply(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
-        for (path, change) in &plan.changes {
-            let done = if *change == crate::engines::Change::Delete { "removed" } else { "wrote" };
+        for (path, new) in &plan.changes {
+            let done = if new.is_none() { "removed" } else { "wrote" };
             note(format!("{done} {}", path.display()));
         }
         note(format!("in force: {}", now.describe(&names[0])));

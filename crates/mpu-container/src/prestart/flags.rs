@@ -45,27 +45,3 @@ impl Flags {
         Ok(flags)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(line: &str) -> Result<Flags, String> {
-        Flags::parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn flags_before_command_take_one_or_two_dashes() {
-        let both =
-            Flags { config: Some("/c".into()), debug: true, command: Some("prestart".into()), ..Flags::default() };
-        for line in
-            ["-debug -config /c prestart", "--config=/c --debug=1 prestart x", "-config=/c -debug -- prestart -version"]
-        {
-            assert_eq!(read(line).as_ref(), Ok(&both), "{line}");
-        }
-        assert_eq!(read("prestart -debug"), Ok(Flags { command: Some("prestart".into()), ..Flags::default() }));
-        assert_eq!(read("-debug=false"), Ok(Flags::default()));
-        assert_eq!(read("-").map(|flags| flags.command), Ok(Some("-".into())));
-        assert!(read("--help").is_ok_and(|flags| flags.help));
-    }
-}

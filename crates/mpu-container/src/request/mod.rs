@@ -16,6 +16,7 @@ pub use error::RequestError;
 pub use memory::memory_limits;
 
 use crate::capability::Capabilities;
+use crate::cdi::extra;
 use crate::cdi::name::QualifiedName;
 use crate::config::{Config, Mode};
 use crate::driver::MemoryLimits;
@@ -36,8 +37,8 @@ pub struct Request {
     pub mig_monitor: Option<String>,
     /// IMEX channels by number. [`ALL_CHANNELS`] is possible only by a mount.
     pub imex: Vec<String>,
-    /// Other sets of devices, in the order of [`Extra::ALL`].
-    pub extras: Vec<Extra>,
+    /// Other sets of devices.
+    pub extras: Vec<extra::Mode>,
     pub memory: Option<MemoryLimits>,
     pub source: Source,
     /// Whether it has `CAP_SYS_ADMIN`.
@@ -52,24 +53,13 @@ pub enum Source {
     Environment,
 }
 
-/// The name is also a mode of the CDI generator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Extra {
-    Gds,
-    Mofed,
-    Gdrcopy,
-    Nvswitch,
-}
-
-impl Extra {
-    /// The variables that request them by the value `enabled`.
-    pub const ALL: [(&'static str, Extra); 4] = [
-        ("NVIDIA_GDS", Extra::Gds),
-        ("NVIDIA_MOFED", Extra::Mofed),
-        ("NVIDIA_GDRCOPY", Extra::Gdrcopy),
-        ("NVIDIA_NVSWITCH", Extra::Nvswitch),
-    ];
-}
+/// Other sets of devices, and the variables that request them by the value `enabled`.
+const EXTRAS: [(&str, extra::Mode); 4] = [
+    ("NVIDIA_GDS", extra::Mode::Gds),
+    ("NVIDIA_MOFED", extra::Mode::Mofed),
+    ("NVIDIA_GDRCOPY", extra::Mode::Gdrcopy),
+    ("NVIDIA_NVSWITCH", extra::Mode::Nvswitch),
+];
 
 /// A mount of `/dev/null` on a name below this directory requests the device of that name.
 pub const MOUNTS: &str = "/var/run/nvidia-container-devices";
@@ -192,7 +182,7 @@ fn parse_with_all_notes(
         capabilities,
         requirements,
         imex: devices::imex(&container, config, &mut notes)?,
-        extras: Extra::ALL
+        extras: EXTRAS
             .into_iter()
             .filter(|(name, _)| container.variable(name) == Some("enabled"))
             .map(|(_, extra)| extra)

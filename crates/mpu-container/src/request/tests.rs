@@ -1,7 +1,6 @@
 //! Requests and their results: our own cases, by the behaviour of NVIDIA's toolkit.
 
 use super::*;
-use crate::kebab_name::KebabName;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -44,7 +43,7 @@ fn summary(parsed: Result<ParsedRequest, RequestError>) -> String {
     add("config", request.mig_config.unwrap_or_default(), "");
     add("monitor", request.mig_monitor.unwrap_or_default(), "");
     add("imex", request.imex.join(" "), "");
-    add("extra", request.extras.iter().map(|extra| extra.kebab_name()).collect::<Vec<_>>().join(" "), "");
+    add("extra", request.extras.iter().map(|extra| extra.name()).collect::<Vec<_>>().join(" "), "");
     line + noted
 }
 
@@ -58,159 +57,6 @@ fn table(config: &str, cases: &[(&str, &str)]) {
     for (words, expected) in cases {
         assert_eq!(summary_of(words, config), *expected, "{words}   with {config:?}");
     }
-}
-
-#[test]
-fn environment_names_devices() {
-    table(
-        "",
-        &[
-            ("NVIDIA_VISIBLE_DEVICES= 0 , 2 ,", "0 2"),
-            ("NVIDIA_VISIBLE_DEVICES=2,0,2", "2 0"),
-            ("NVIDIA_VISIBLE_DEVICES=0,all,none", "all"),
-            ("NVIDIA_VISIBLE_DEVICES=0,none,all", "none"),
-            ("NVIDIA_VISIBLE_DEVICES=ALL", "ALL"),
-            ("NVIDIA_VISIBLE_DEVICES=0:1,GPU-0f1e", "0:1 GPU-0f1e"),
-            ("NVIDIA_VISIBLE_DEVICES=MIG-77-a,00000000:1B:00.0", "MIG-77-a 00000000:1B:00.0"),
-            ("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all", "nvidia.com/gpu=all"),
-            ("alone; NVIDIA_VISIBLE_DEVICES=0", "0 noted"),
-            ("NVIDIA_VISIBLE_DEVICES=a=b", "a=b"),
-        ],
-    );
-}
-
-#[test]
-fn legacy_cuda_image_requests_all_gpus() {
-    let all = "for=compat32,compute,display,graphics,ngx,utility,video";
-    for (words, expected) in [
-        ("CUDA_VERSION=8.0.61", format!("all {all} if=cuda>=8.0")),
-        ("CUDA_VERSION=11", format!("all {all} if=cuda>=11.0")),
-        ("CUDA_VERSION=v12.4", format!("all {all} if=cuda>=12.4")),
-        ("CUDA_VERSION=12.9.1.010", format!("all {all} if=cuda>=12.9")),
-        ("CUDA_VERSION=10.2-1", format!("all {all} if=cuda>=10.2")),
-        ("CUDA_VERSION=9-1.7", format!("all {all} if=cuda>=9.0")),
-        ("CUDA_VERSION=", "no".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_CUDA=cuda>=8.0", "no".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_CUDA=", format!("all {all} if=&cuda>=9.0")),
-        ("CUDA_VERSION=9.0; NVIDIA_VISIBLE_DEVICES=", "no".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_VISIBLE_DEVICES=1; NVIDIA_DRIVER_CAPABILITIES=", "1 if=cuda>=9.0".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_DRIVER_CAPABILITIES=video", "all for=video if=cuda>=9.0".into()),
-        ("CUDA_VERSION=9.0; NVIDIA_REQUIRE_X=brand=tesla", format!("all {all} if=brand=tesla&cuda>=9.0")),
-        ("CUDA_VERSION=9.0; NVIDIA_DISABLE_REQUIRE=1", format!("all {all}")),
-        ("CUDA_VERSION=x; NVIDIA_DISABLE_REQUIRE=true", format!("all {all}")),
-        ("CUDA_VERSION=x; NVIDIA_VISIBLE_DEVICES=void", "no".into()),
-    ] {
-        assert_eq!(summary_of(words, ""), expected, "{words}");
-    }
-    let refused = "error: failed to get requirements failed to get version: invalid CUDA version";
-    for version in ["x", ".5", "99999999999.1"] {
-        assert!(summary_of(&format!("CUDA_VERSION={version}"), "").starts_with(refused), "{version}");
-    }
-}
-
-#[test]
-fn capabilities_are_limited_to_supported() {
-    let case = |words: &str, config, expected| {
-        assert_eq!(
-            summary_of(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
-            expected,
-            "{words}"
-        );
-    };
-    let two = "supported-driver-capabilities = 'video,utility'";
-    case("utility,compute", "", "0");
-    case(" video , video,", "", "0 for=video");
-    case("all,nonsense", "", "0 for=compat32,compute,display,graphics,ngx,utility,video");
-    case("graphics,display", "", "0 for=display,graphics");
-    case("Video", "", "error: unsupported capabilities found in 'Video' (allowed '')");
-    case("none", "", "error: unsupported capabilities found in 'none' (allowed '')");
-    case("", two, "0 for=utility");
-    case("all", two, "0 for=utility,video");
-    case("video,compute", two, "error: unsupported capabilities found in 'compute,video' (allowed 'video')");
-    case("video", "supported-driver-capabilities = 'all'", "0 for=video");
-    case("all", "supported-driver-capabilities = ''", "0 for=");
-    assert_eq!(summary_of("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
-}
-
-#[test]
-fn conditions_come_from_environment() {
-    let case = |words: &str, config, expected| {
-        assert_eq!(summary_of(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
-    };
-    case("NVIDIA_REQUIRE_CUDA=cuda>=12.0; NVIDIA_REQUIRE_A=driver>=535", "", "0 if=cuda>=12.0&driver>=535");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_REQUIRE_X=b; NVIDIA_REQUIRE_CUDA=c", "", "0 if=c&b");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=T", "", "0");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=0", "", "0 if=a");
-    case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_DISABLE_REQUIRE=0", "disable-require = true", "0");
-    case("NVIDIA_REQUIRE_=a", "", "0 if=a");
-}
-
-#[test]
-fn unprivileged_environment_requests_can_be_disabled() {
-    table(
-        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
-        &[
-            ("NVIDIA_VISIBLE_DEVICES=0; +CAP_SYS_ADMIN", "0"),
-            ("NVIDIA_VISIBLE_DEVICES=0; +cap_sys_admin", "0"),
-            ("NVIDIA_VISIBLE_DEVICES=0; +CAP_NET_ADMIN; +SYS_ADMIN", "no noted"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=1; +CAP_SYS_ADMIN", "0 imex=1"),
-            ("NVIDIA_VISIBLE_DEVICES=0; ~/dev/null>/var/run/nvidia-container-devices/1", "no noted"),
-            ("@cdi.k8s.io/a: nvidia.com/gpu=0", "nvidia.com/gpu=0 by=Annotations"),
-        ],
-    );
-}
-
-#[test]
-fn only_bounding_or_legacy_capabilities_count() {
-    let config = "accept-nvidia-visible-devices-envvar-when-unprivileged = false";
-    let config = Config::parse(config, Config::default()).expect("sound").0;
-    for (capabilities, may) in [
-        (json!(["CAP_CHOWN", "CAP_SYS_ADMIN"]), true),
-        (json!(["CAP_CHOWN"]), false),
-        (json!({"bounding": ["CAP_SYS_ADMIN"]}), true),
-        (json!({"effective": ["CAP_SYS_ADMIN"], "permitted": ["CAP_SYS_ADMIN"], "ambient": ["CAP_SYS_ADMIN"]}), false),
-        (json!({"bounding": null}), false),
-        (json!(null), false),
-    ] {
-        let spec = json!({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"], "capabilities": capabilities}});
-        let parsed = parse(&spec, &config, Annotations::Skip, Strictness::Strict).expect("sound");
-        assert_eq!(parsed.request.is_some_and(|request| request.privileged), may, "{spec}");
-    }
-}
-
-#[test]
-fn mounts_request_devices_when_enabled() {
-    let on = "accept-nvidia-visible-devices-as-volume-mounts = true";
-    let zero = "~/dev/null>/var/run/nvidia-container-devices/0";
-    table(
-        on,
-        &[
-            (zero, "0 by=Mounts"),
-            (&format!("{zero}; NVIDIA_VISIBLE_DEVICES=1"), "0 by=Mounts"),
-            (&format!("{zero}; {zero}; ~/dev/null>/var/run/nvidia-container-devices/all"), "0 all by=Mounts"),
-            ("~/dev/../dev//null>/var/run/./nvidia-container-devices//GPU-1/", "GPU-1 by=Mounts"),
-            ("~/dev/zero>/var/run/nvidia-container-devices/0; NVIDIA_VISIBLE_DEVICES=1", "1"),
-            ("~/dev/null>/var/run/nvidia-container-devices", "no"),
-            ("~/dev/null>/var/run/nvidia-container-devices/\n", "no"),
-            ("~/dev/null>/var/run/nvidia-container-devices-2/0", "no"),
-            ("~/dev/null>/run/nvidia-container-devices/0", "no"),
-            ("~/dev/null>/var/run/nvidia-container-devices/../0", "no"),
-            ("~/dev/null>/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/0", "nvidia.com/gpu=0 by=Mounts"),
-            ("~/dev/null>/var/run/nvidia-container-devices/cdi/nvidia.com/gpu=0", "nvidia.com/gpu=0 by=Mounts"),
-            ("~/dev/null>/var/run/nvidia-container-devices/cdi/nvidia.com; NVIDIA_VISIBLE_DEVICES=1", "1 noted"),
-            ("~/dev/null>/var/run/nvidia-container-devices/imex/3; NVIDIA_VISIBLE_DEVICES=1", "1 imex=3"),
-            (
-                &format!("{zero}; ~/dev/null>/var/run/nvidia-container-devices/imex/3; NVIDIA_IMEX_CHANNELS=4"),
-                "0 by=Mounts imex=3",
-            ),
-        ],
-    );
-    table("", &[(zero, "no"), (&format!("{zero}; NVIDIA_VISIBLE_DEVICES=1"), "1")]);
-    let only = format!("{on}\naccept-nvidia-visible-devices-envvar-when-unprivileged = false");
-    table(
-        &only,
-        &[(&format!("{zero}; NVIDIA_VISIBLE_DEVICES=all"), "0 by=Mounts"), ("NVIDIA_VISIBLE_DEVICES=all", "no noted")],
-    );
 }
 
 #[test]
@@ -289,71 +135,6 @@ fn loose_requests_refuse_no_image() {
     }
     assert!(summary_of("NVIDIA_DRIVER_CAPABILITIES=flying", Mode::Legacy, "").starts_with("error: "));
     assert_eq!(summary_of("NVIDIA_DRIVER_CAPABILITIES=utility", Mode::Legacy, ""), "0 for=utility");
-}
-
-#[test]
-fn swarm_variables_take_precedence() {
-    table(
-        "swarm-resource = 'DOCKER_RESOURCE_GPU, OTHER'",
-        &[
-            ("OTHER=3; DOCKER_RESOURCE_GPU=2,3", "2 3"),
-            ("OTHER=3,void; DOCKER_RESOURCE_GPU=2", "no"),
-            ("OTHER=; NVIDIA_VISIBLE_DEVICES=1", "no"),
-            ("OTHER=; CUDA_VERSION=9.0", "no"),
-        ],
-    );
-    table("", &[("DOCKER_RESOURCE_GPU=2", "no")]);
-}
-
-#[test]
-fn imex_channels_and_other_sets() {
-    table(
-        "",
-        &[
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=0, 1,1", "0 imex=0 1"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=none", "0"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_IMEX_CHANNELS=0,void", "0"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_GDS=enabled; NVIDIA_MOFED=Enabled; NVIDIA_GDRCOPY=1", "0 extra=gds"),
-            (
-                "NVIDIA_VISIBLE_DEVICES=0; NVIDIA_NVSWITCH=enabled; NVIDIA_MOFED=enabled; NVIDIA_GDRCOPY=enabled",
-                "0 extra=mofed gdrcopy nvswitch",
-            ),
-        ],
-    );
-}
-
-#[test]
-fn broken_specifications_name_place() {
-    for (spec, expected) in [
-        (json!([]), "the specification is not an object"),
-        (json!({"process": 1}), "process is not an object"),
-        (json!({"process": {"env": "A=B"}}), "process.env is not a list"),
-        (json!({"process": {"env": ["A=B", 7]}}), "process.env[1] is not a text"),
-        (json!({"process": {"capabilities": 7}}), "process.capabilities is not an object"),
-        (json!({"process": {"capabilities": {"bounding": [null]}}}), "process.capabilities.bounding[0] is not a text"),
-        (json!({"mounts": [{}, []]}), "mounts[1] is not an object"),
-        (json!({"mounts": [{"source": 1}]}), "mounts[0].source is not a text"),
-        (json!({"annotations": {"a.b": 1}}), "annotations[\"a.b\"] is not a text"),
-    ] {
-        let found = summary(parse(&spec, &Config::default(), Annotations::Read, Strictness::Strict));
-        assert_eq!(found, format!("error: could not decode OCI spec: {expected}"), "{spec}");
-    }
-    for spec in
-        [json!({}), json!({"process": null, "mounts": null}), json!({"process": {"env": null}, "annotations": null})]
-    {
-        assert_eq!(summary(parse(&spec, &Config::default(), Annotations::Read, Strictness::Strict)), "no", "{spec}");
-    }
-}
-
-#[test]
-fn requests_with_only_cdi_names_are_recognized() {
-    let only = |words| {
-        parse(&spec(words), &Config::default(), Annotations::Read, Strictness::Strict)
-            .map(|a| a.request.map(|r| r.only_cdi_names()))
-    };
-    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,x.y/z=1"), Ok(Some(true)));
-    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,1"), Ok(Some(false)));
-    assert_eq!(only("NVIDIA_VISIBLE_DEVICES=none"), Ok(Some(false)));
 }
 
 fn any_word() -> impl Strategy<Value = String> {

@@ -117,44 +117,22 @@ impl fmt::Display for Facts {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operator {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-}
-
-/// libnvidia-container accepts `!` alone, too.
-const OPERATORS: [(&str, Operator); 7] = [
-    ("=", Operator::Equal),
-    ("!=", Operator::NotEqual),
-    ("!", Operator::NotEqual),
-    ("<", Operator::Less),
-    ("<=", Operator::LessEqual),
-    (">", Operator::Greater),
-    (">=", Operator::GreaterEqual),
+/// The operators, and the orders of fact and value for which each holds. libnvidia-container accepts `!` alone, too.
+const OPERATORS: [(&str, fn(Ordering) -> bool); 7] = [
+    ("=", Ordering::is_eq),
+    ("!=", Ordering::is_ne),
+    ("!", Ordering::is_ne),
+    ("<", Ordering::is_lt),
+    ("<=", Ordering::is_le),
+    (">", Ordering::is_gt),
+    (">=", Ordering::is_ge),
 ];
-
-impl Operator {
-    fn holds(self, order: Ordering) -> bool {
-        match self {
-            Operator::Equal => order.is_eq(),
-            Operator::NotEqual => order.is_ne(),
-            Operator::Less => order.is_lt(),
-            Operator::LessEqual => order.is_le(),
-            Operator::Greater => order.is_gt(),
-            Operator::GreaterEqual => order.is_ge(),
-        }
-    }
-}
 
 /// One comparison: `fact operator value`.
 struct Condition<'a> {
     fact: &'a str,
-    operator: Operator,
+    operator: &'static str,
+    holds_for: fn(Ordering) -> bool,
     operator_at: usize,
     value_at: usize,
     value: &'a str,
@@ -173,12 +151,12 @@ impl<'a> Condition<'a> {
         }
         let length = rest.find(|c| !of_operator(c)).unwrap_or(rest.len());
         let (operator, value) = rest.split_at(length);
-        let operator = OPERATORS.iter().find(|(word, _)| *word == operator);
-        let operator = operator.ok_or((operator_at, "there is no such operator (= != < <= > >=)"))?.1;
+        let known = OPERATORS.into_iter().find(|(word, _)| *word == operator);
+        let (operator, holds_for) = known.ok_or((operator_at, "there is no such operator (= != < <= > >=)"))?;
         if value.is_empty() {
             return Err((text.len(), "a value is missing behind the operator"));
         }
-        Ok(Condition { fact, operator, operator_at, value_at: operator_at + length, value })
+        Ok(Condition { fact, operator, holds_for, operator_at, value_at: operator_at + length, value })
     }
 
     fn holds(&self, facts: &Facts) -> Result<bool, Fault> {
@@ -187,7 +165,7 @@ impl<'a> Condition<'a> {
             Some(fact) => {
                 let value =
                     Version::parse(self.value).ok_or((self.value_at, "a version is numbers with dots between them"))?;
-                Ok(self.operator.holds(fact.cmp(&value)))
+                Ok((self.holds_for)(fact.cmp(&value)))
             }
         };
         match self.fact {
@@ -196,8 +174,8 @@ impl<'a> Condition<'a> {
             fact if fact.eq_ignore_ascii_case("arch") => compare(&facts.arch),
             fact if fact.eq_ignore_ascii_case("brand") => match (&facts.brand, self.operator) {
                 (None, _) => Ok(true),
-                (Some(brand), Operator::Equal) => Ok(brand.eq_ignore_ascii_case(self.value)),
-                (Some(brand), Operator::NotEqual) => Ok(!brand.eq_ignore_ascii_case(self.value)),
+                (Some(brand), "=") => Ok(brand.eq_ignore_ascii_case(self.value)),
+                (Some(brand), "!=" | "!") => Ok(!brand.eq_ignore_ascii_case(self.value)),
                 _ => Err((self.operator_at, "a brand is compared by = or !=")),
             },
             _ => Err((0, "there is no such fact (cuda, driver, arch, brand)")),

@@ -89,33 +89,6 @@ mod tests {
         names.iter().map(|name| (*name).into()).collect()
     }
 
-    #[test]
-    fn first_existing_runtime_is_taken() {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        program(one.path(), "runc", 0o644);
-        program(two.path(), "runc", 0o755);
-        program(one.path(), "crun", 0o755);
-        let path = std::env::join_paths([Path::new("."), one.path(), two.path()]).unwrap();
-        let find = |names: &[&str]| find(&named(names), Some(&path)).map_err(|error| error.to_string());
-        assert_eq!(find(&["runc", "crun"]), Ok(two.path().join("runc")));
-        assert_eq!(find(&["youki", "crun"]), Ok(one.path().join("crun")));
-        let absolute = one.path().join("crun");
-        assert_eq!(find(&["/nowhere/runc", absolute.to_str().unwrap(), "runc"]), Ok(absolute));
-        assert!(find(&["youki", ""]).unwrap_err().starts_with("none of these OCI runtimes was found: youki, "));
-        assert!(find(&[]).unwrap_err().contains("runtimes is empty"));
-    }
-
-    #[test]
-    fn this_program_is_never_its_own_runtime() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = std::env::current_exe().unwrap();
-        std::os::unix::fs::symlink(&own, dir.path().join("runc")).unwrap();
-        let alone = find(&named(&["runc"]), Some(dir.path().as_os_str())).unwrap_err();
-        assert!(matches!(&alone, LowLevelError::IsWrapper(path) if path.ends_with("runc")), "{alone}");
-        program(dir.path(), "crun", 0o755);
-        assert_eq!(find(&named(&["runc", "crun"]), Some(dir.path().as_os_str())).unwrap(), dir.path().join("crun"));
-    }
-
     /// Otherwise the wrapper and the script would start each other for ever.
     #[test]
     fn own_wrapper_script_is_not_runtime() {

@@ -68,34 +68,6 @@ mod tests {
         std::env::current_exe().unwrap().display().to_string()
     }
 
-    fn lines(mut hooks: Vec<Hook>) -> Vec<String> {
-        merge_hooks(&mut hooks);
-        hooks.iter().map(|hook| format!("{}: {}", hook.hook_name, hook.args.join(" "))).collect()
-    }
-
-    #[test]
-    fn own_hooks_become_one_in_order() {
-        let of_ours = |words: &[&str]| hook("createContainer", &own_path(), words);
-        let found = lines(vec![
-            of_ours(&["nvidia-cdi-hook", "create-symlinks", "--link", "a::/b"]),
-            of_ours(&["nvidia-cdi-hook", "update-ldcache"]),
-            hook("createRuntime", &own_path(), &["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-1"]),
-            of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]),
-        ]);
-        assert_eq!(
-            found,
-            [
-                "createContainer: nvidia-cdi-hook in-turn create-symlinks --link a::/b -- update-ldcache -- hide-other-gpus",
-                "createRuntime: nvidia-cdi-hook apply-cuda-memory-limits --gpu-id GPU-1",
-            ]
-        );
-        let old = |words: &[&str]| of_ours(&[&["nvidia-ctk", "hook"], words].concat());
-        assert_eq!(
-            lines(vec![old(&["update-ldcache"]), old(&["hide-other-gpus"])]),
-            ["createContainer: nvidia-ctk hook in-turn update-ldcache -- hide-other-gpus"]
-        );
-    }
-
     #[test]
     fn foreign_or_different_hooks_stay_separate() {
         let first = hook("createContainer", &own_path(), &["nvidia-cdi-hook", "update-ldcache"]);

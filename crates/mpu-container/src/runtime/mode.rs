@@ -232,11 +232,11 @@ fn append_extras(
     edits: &mut ContainerEdits,
     log: &mut Log,
 ) {
-    for extra in &request.extras {
-        let found = extra::Mode::from_name(&extra.kebab_name()).map(|mode| extra::edits(&driver.root, mode, options));
-        match found.filter(|edits| !edits.is_empty()) {
-            Some(found) => cdi::registry::append(edits, &found),
-            None => log.warning(&format!("{} is asked for, and this host has none", extra.kebab_name())),
+    for mode in &request.extras {
+        let found = extra::edits(&driver.root, *mode, options);
+        match found.is_empty() {
+            true => log.warning(&format!("{} is asked for, and this host has none", mode.name())),
+            false => cdi::registry::append(edits, &found),
         }
     }
 }
@@ -399,31 +399,4 @@ fn is_bind(mount: &Mount) -> bool {
 
 fn host_path(node: &DeviceNode) -> &str {
     node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As a library's old name after an upgrade: a low-level runtime cannot mount it.
-    #[test]
-    fn dangling_link_is_missing() {
-        let folder = tempfile::tempdir().unwrap();
-        let link = folder.path().join("libcuda.so.1");
-        std::os::unix::fs::symlink("libcuda.so.580", &link).unwrap();
-        let mount = Mount { host_path: link.display().to_string(), ..Mount::default() };
-        let edits = ContainerEdits { mounts: vec![mount], ..ContainerEdits::default() };
-        assert_eq!(missing_host_path(&edits), Some(link.clone()));
-        std::fs::write(folder.path().join("libcuda.so.580"), "").unwrap();
-        assert_eq!(missing_host_path(&edits), None);
-    }
-
-    #[test]
-    fn program_in_image_is_not_looked_up_on_host() {
-        for (hook_name, expected) in [("startContainer", None), ("createRuntime", Some(PathBuf::from("/in/the/image")))]
-        {
-            let hook = Hook { hook_name: hook_name.into(), path: "/in/the/image".into(), ..Hook::default() };
-            assert_eq!(missing_host_path(&ContainerEdits { hooks: vec![hook], ..ContainerEdits::default() }), expected);
-        }
-    }
 }

@@ -5,14 +5,14 @@
 //! read them.
 
 use super::error::EditError;
+use crate::cdi::validate;
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-const HOOKS: [&str; 6] = ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
-
 pub fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
+    validate::edits("containerEdits", edits)?;
     for text in &edits.env {
         env(tree, text)?;
     }
@@ -45,13 +45,10 @@ pub fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> 
 }
 
 fn env(tree: &mut Value, text: &str) -> Result<(), EditError> {
-    let name = match text.split_once('=') {
-        Some((name, _)) if !name.is_empty() => name,
-        _ => return Err(invalid(text, "a variable is written NAME=value")),
-    };
+    let name = text.split_once('=').map(|(name, _)| name);
     let all = list(tree, &["process", "env"])?;
     let same = |existing: &Value| {
-        existing.as_str().and_then(|existing| existing.split_once('=')).is_some_and(|(n, _)| n == name)
+        existing.as_str().and_then(|existing| existing.split_once('=')).is_some_and(|(n, _)| Some(n) == name)
     };
     // The last variable of a name counts.
     match all.iter_mut().rev().find(|existing| same(existing)) {
@@ -62,21 +59,10 @@ fn env(tree: &mut Value, text: &str) -> Result<(), EditError> {
 }
 
 fn device(tree: &mut Value, node: &DeviceNode) -> Result<(), EditError> {
-    if node.path.is_empty() {
-        return Err(invalid("a device without a path", "a device needs one"));
-    }
-    if node.kind.as_deref().is_some_and(|kind| !["", "c", "b", "u", "p"].contains(&kind)) {
-        return Err(invalid(&node.path, "its type is none of c, b, u and p"));
-    }
-    // -1 would mean "any" in the device cgroup.
-    if node.major.is_some_and(|major| major < 0) || node.minor.is_some_and(|minor| minor < 0) {
-        return Err(invalid(&node.path, "a device's number is not negative"));
-    }
     let access = match node.permissions.as_deref() {
         None | Some("") => "rwm",
         Some("none") => "",
-        Some(access) if access.chars().all(|one| "rwm".contains(one)) => access,
-        Some(_) => return Err(invalid(&node.path, "its permissions are not some of rwm")),
+        Some(access) => access,
     };
     let filled = fill(node)?;
     let owner = |own: Option<u32>, key: &str, tree: &Value| -> Option<u64> {
@@ -84,21 +70,14 @@ fn device(tree: &mut Value, node: &DeviceNode) -> Result<(), EditError> {
         own.map(u64::from).or_else(of_process)
     };
     let (uid, gid) = (owner(node.uid, "uid", tree), owner(node.gid, "gid", tree));
-
-    let mut entry = Map::new();
-    entry.insert("path".into(), json!(node.path));
-    entry.insert("type".into(), json!(filled.kind));
-    if let Some((major, minor)) = filled.numbers {
-        entry.insert("major".into(), json!(major));
-        entry.insert("minor".into(), json!(minor));
-    }
-    let optional = [("fileMode", filled.mode.map(u64::from)), ("uid", uid), ("gid", gid)];
-    entry.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
+    let (major, minor) = filled.numbers.unzip();
     let devices = list(tree, &["linux", "devices"])?;
     devices.retain(|existing| existing.get("path").and_then(Value::as_str) != Some(&node.path));
-    devices.push(Value::Object(entry));
-
-    if let (Some((major, minor)), "c" | "b") = (filled.numbers, filled.kind.as_str()) {
+    devices.push(without_unset(json!({
+        "path": node.path, "type": filled.kind, "major": major, "minor": minor, "fileMode": filled.mode, "uid": uid,
+        "gid": gid,
+    })));
+    if let (Some((major, minor)), "c" | "b") = (filled.numbers, filled.kind) {
         let rule = json!({"allow": true, "type": filled.kind, "major": major, "minor": minor, "access": access});
         // Always append: an equal earlier rule may be followed by a denying one.
         list(tree, &["linux", "resources", "devices"])?.push(rule);
@@ -107,31 +86,18 @@ fn device(tree: &mut Value, node: &DeviceNode) -> Result<(), EditError> {
 }
 
 fn net_device(tree: &mut Value, net: &Value) -> Result<(), EditError> {
-    let text = |key| net.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let (Some(host), Some(name)) = (text("hostInterfaceName"), text("name")) else {
-        return Err(invalid("a network device", "it needs a hostInterfaceName and a name"));
-    };
+    let text = |key| net.get(key).and_then(Value::as_str).unwrap_or_default();
     let all = object(tree, &["linux", "netDevices"])?;
-    all.insert(host.into(), json!({ "name": name }));
+    all.insert(text("hostInterfaceName").into(), json!({ "name": text("name") }));
     Ok(())
 }
 
 fn mount(tree: &mut Value, one: &Mount) -> Result<(), EditError> {
-    if one.host_path.is_empty() || one.container_path.is_empty() {
-        return Err(invalid(&format!("the mount '{}'", one.container_path), "a mount needs two paths"));
-    }
     let mounts = list(tree, &["mounts"])?;
     mounts.retain(|existing| existing.get("destination").and_then(Value::as_str) != Some(&one.container_path));
-    let mut entry = Map::new();
-    entry.insert("destination".into(), json!(one.container_path));
-    if let Some(kind) = one.kind.as_deref().filter(|kind| !kind.is_empty()) {
-        entry.insert("type".into(), json!(kind));
-    }
-    entry.insert("source".into(), json!(one.host_path));
-    if !one.options.is_empty() {
-        entry.insert("options".into(), json!(one.options));
-    }
-    mounts.push(Value::Object(entry));
+    mounts.push(without_unset(json!({
+        "destination": one.container_path, "type": one.kind, "source": one.host_path, "options": one.options,
+    })));
     Ok(())
 }
 
@@ -157,27 +123,20 @@ fn depth(path: &str) -> usize {
 }
 
 fn hook(tree: &mut Value, one: &Hook) -> Result<(), EditError> {
-    let Some(name) = HOOKS.into_iter().find(|name| *name == one.hook_name) else {
-        return Err(invalid(&format!("the hook '{}'", one.hook_name), "OCI has no hook of that name"));
-    };
-    if one.path.is_empty() {
-        return Err(invalid(&format!("a {name} hook"), "it names no program"));
-    }
-    if one.env.iter().any(|text| text.find('=').is_none_or(|at| at == 0)) {
-        return Err(invalid(&format!("the {name} hook {}", one.path), "a variable is written NAME=value"));
-    }
-    let mut entry = Map::new();
-    entry.insert("path".into(), json!(one.path));
-    for (key, words) in [("args", &one.args), ("env", &one.env)] {
-        if !words.is_empty() {
-            entry.insert(key.into(), json!(words));
-        }
-    }
-    if let Some(timeout) = one.timeout {
-        entry.insert("timeout".into(), json!(timeout));
-    }
-    list(tree, &["hooks", name])?.push(Value::Object(entry));
+    let entry = json!({"path": one.path, "args": one.args, "env": one.env, "timeout": one.timeout});
+    list(tree, &["hooks", &one.hook_name])?.push(without_unset(entry));
     Ok(())
+}
+
+/// Removes the fields that are null, an empty text or an empty list.
+fn without_unset(mut entry: Value) -> Value {
+    let is_unset = |value: &Value| {
+        value.is_null() || value.as_str().is_some_and(str::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+    };
+    if let Value::Object(fields) = &mut entry {
+        fields.retain(|_, value| !is_unset(value));
+    }
+    entry
 }
 
 /// The object at a path. Created if it is missing or null.
@@ -207,27 +166,22 @@ fn list<'a>(tree: &'a mut Value, keys: &[&str]) -> Result<&'a mut Vec<Value>, Ed
     here.as_array_mut().ok_or_else(|| EditError::Malformed { at: keys.join("."), expected: "a list" })
 }
 
-fn invalid(subject: &str, why: &'static str) -> EditError {
-    EditError::Invalid { subject: subject.into(), why }
-}
-
-type Numbers = (i64, i64);
-
-pub(super) struct FilledDevice {
-    pub(super) kind: String,
-    pub(super) numbers: Option<Numbers>,
-    pub(super) mode: Option<u32>,
+struct Device<'a> {
+    kind: &'a str,
+    /// Major and minor number.
+    numbers: Option<(i64, i64)>,
+    mode: Option<u32>,
 }
 
 /// Fills in missing properties from the host's node. A device with a type and numbers need not exist on the host.
-pub(super) fn fill(node: &DeviceNode) -> Result<FilledDevice, EditError> {
+fn fill(node: &DeviceNode) -> Result<Device<'_>, EditError> {
     let kind = node.kind.as_deref().filter(|kind| !kind.is_empty());
     // Major number 0 means "not set": CDI's programs write it so.
     let numbers = node.major.filter(|major| *major != 0).map(|major| (major, node.minor.unwrap_or(0)));
     let path = node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path);
     let found = stat_device(Path::new(path));
     // Use the host's mode: runtimes would open a node without a mode to all users.
-    let mode = node.file_mode.or(found.as_ref().ok().map(|found| found.mode));
+    let mode = node.file_mode.or(found.as_ref().ok().and_then(|found| found.mode));
     let (kind, numbers) = match (kind, numbers) {
         (Some("p"), _) => ("p", None),
         (Some(kind), Some(numbers)) => (kind, Some(numbers)),
@@ -241,16 +195,10 @@ pub(super) fn fill(node: &DeviceNode) -> Result<FilledDevice, EditError> {
             (kind.unwrap_or(found.kind), numbers.or(found.numbers).filter(|_| found.kind != "p"))
         }
     };
-    Ok(FilledDevice { kind: kind.into(), numbers, mode })
+    Ok(Device { kind, numbers, mode })
 }
 
-struct HostDevice {
-    kind: &'static str,
-    numbers: Option<Numbers>,
-    mode: u32,
-}
-
-fn stat_device(path: &Path) -> Result<HostDevice, EditError> {
+fn stat_device(path: &Path) -> Result<Device<'static>, EditError> {
     let meta = path.symlink_metadata().map_err(|error| EditError::Node(path.into(), error))?;
     let kind = meta.file_type();
     let numbers = (rustix::fs::major(meta.rdev()).into(), rustix::fs::minor(meta.rdev()).into());
@@ -263,7 +211,7 @@ fn stat_device(path: &Path) -> Result<HostDevice, EditError> {
         () if kind.is_symlink() => return Err(other("a symbolic link")),
         () => return Err(other("a file")),
     };
-    Ok(HostDevice { kind, numbers, mode: meta.mode() & 0o777 })
+    Ok(Device { kind, numbers, mode: Some(meta.mode() & 0o777) })
 }
 
 fn kind_name(kind: &str) -> &'static str {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::cdi::validate::Invalid;
+
 #[derive(Debug, Error)]
 pub enum EditError {
     #[error("{at} of the container's config.json is not {expected}")]
@@ -13,8 +15,8 @@ pub enum EditError {
         at: String,
         expected: &'static str,
     },
-    #[error("{subject} is no valid edit: {why}")]
-    Invalid { subject: String, why: &'static str },
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
     /// Cannot stat the device's node on the host.
     #[error("cannot look at the device {}", .0.display())]
     Node(PathBuf, #[source] io::Error),

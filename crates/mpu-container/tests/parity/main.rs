@@ -24,7 +24,7 @@ mod run;
 use case::Case;
 
 /// Minimum number of cases, so that the suite does not shrink unnoticed.
-const MIN_CASES: usize = 600;
+const MIN_CASES: usize = 1000;
 
 macro_rules! areas {
     ($($test:ident: $file:literal,)*) => {

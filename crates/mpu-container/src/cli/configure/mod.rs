@@ -102,15 +102,15 @@ pub fn configure(inputs: &Inputs<'_>, log: &Log) -> Result<(), ConfigureError> {
         None => Ok(PeerGroups::default()),
     };
     let peers = peers.map_err(failed("list the mounts beside"))?;
-    let namespaces = Namespaces { own, container, is_separate: arguments.pid.is_some() };
-    namespaces.enter().map_err(failed("enter the mount namespace of"))?;
+    let enter = |namespace: &Namespace| if arguments.pid.is_some() { namespace.enter() } else { Ok(()) };
+    enter(&container).map_err(failed("enter the mount namespace of"))?;
     let root = Root::open(&arguments.rootfs).map_err(ConfigureError::Root)?;
     if root.is_process_root().map_err(ConfigureError::Root)? {
         return Err(ConfigureError::OwnRoot(arguments.rootfs.clone()));
     }
     let mut changes = Changes::new(&root, &process, peers, log);
     let done = mount_driver(mounts, inputs, &ldconfig, &mut changes, log)
-        .and_then(|()| namespaces.leave().map_err(failed("come back from")))
+        .and_then(|()| enter(&own).map_err(failed("come back from")))
         .and_then(|()| match &cgroup {
             None => Ok(()),
             Some(cgroup) => {
@@ -126,28 +126,12 @@ pub fn configure(inputs: &Inputs<'_>, log: &Log) -> Result<(), ConfigureError> {
         });
     if done.is_err() {
         log.write_line(format_args!("undoing"));
-        match namespaces.enter() {
+        match enter(&container) {
             Ok(()) => changes.undo(),
             Err(error) => log.write_line(format_args!("cannot undo: {error}")),
         }
     }
     done
-}
-
-struct Namespaces {
-    own: Namespace,
-    container: Namespace,
-    is_separate: bool,
-}
-
-impl Namespaces {
-    fn enter(&self) -> io::Result<()> {
-        if self.is_separate { self.container.enter() } else { Ok(()) }
-    }
-
-    fn leave(&self) -> io::Result<()> {
-        if self.is_separate { self.own.enter() } else { Ok(()) }
-    }
 }
 
 /// The part that runs in the container's mount namespace.
