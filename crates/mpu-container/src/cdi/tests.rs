@@ -66,10 +66,6 @@ fn device<'a>(spec: &'a Spec, name: &str) -> &'a Device {
     spec.devices.iter().find(|device| device.name == name).expect("a device of that name")
 }
 
-fn nodes(edits: &ContainerEdits) -> Vec<&str> {
-    edits.device_nodes.iter().map(|node| node.path.as_str()).collect()
-}
-
 fn hook<'a>(edits: &'a ContainerEdits, word: &str) -> Option<&'a [String]> {
     edits.hooks.iter().find(|hook| hook.args[1] == word).map(|hook| &hook.args[2..])
 }

@@ -117,8 +117,11 @@ impl fmt::Display for Facts {
     }
 }
 
-/// The operators, and the orders of fact and value for which each holds. libnvidia-container accepts `!` alone, too.
-const OPERATORS: [(&str, fn(Ordering) -> bool); 7] = [
+/// An operator, and the orders of fact and value for which it holds.
+type Operator = (&'static str, fn(Ordering) -> bool);
+
+/// libnvidia-container accepts `!` alone, too.
+const OPERATORS: [Operator; 7] = [
     ("=", Ordering::is_eq),
     ("!=", Ordering::is_ne),
     ("!", Ordering::is_ne),

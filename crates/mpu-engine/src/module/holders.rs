@@ -110,7 +110,7 @@ mod tests {
         fake.write("/proc/4242/comm", "pyth\u{1b}on3\n");
         fake.write("/proc/4242/cgroup", &format!("0::/system.slice/docker-{id}.scope\n"));
         fake.write("/sys/module/mpu/parameters/state", HELD);
-        let state = state::read(&fake.host()).expect("readable").expect("up");
+        let state = state::read(&fake.host()).expect("readable").expect("up").with_holders(&fake.host());
         assert_eq!(
             in_words(state.inside, &state.holders),
             "2 callers are inside the driver: process 4242 (pyth\u{fffd}on3, in container a1b2c3d4e5f6) in control \

@@ -212,7 +212,7 @@ fn retire(
 
 fn inside(host: &Host, instance: Instance) -> (u64, Vec<HolderInfo>) {
     match state::read_instance(host, instance) {
-        Ok(Some(state)) => (state.inside, state.holders),
+        Ok(Some(state)) => (state.inside, state.with_holders(host).holders),
         _ => (0, Vec::new()),
     }
 }

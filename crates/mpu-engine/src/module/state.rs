@@ -137,6 +137,17 @@ pub struct State {
     /// The results of the header probes at the module's build; none for an older module.
     #[serde(skip)]
     pub probes: Option<String>,
+    #[serde(skip)]
+    holder_lines: Vec<String>,
+}
+
+impl State {
+    /// Looks up the processes and containers of `holders`, which are empty before.
+    pub fn with_holders(mut self, host: &Host) -> State {
+        self.holders = self.holder_lines.iter().filter_map(|line| HolderInfo::parse(host, line)).collect();
+        self.holders.sort_by_key(|holder| Reverse(holder.milliseconds));
+        self
+    }
 }
 
 /// The contents of `counters`, in the module's order.
@@ -203,7 +214,7 @@ pub fn read_instance(host: &Host, instance: Instance) -> Result<Option<State>, S
     }
     let path = instance.parameter("state");
     let text = read_text(host, &path)?;
-    parse(host, instance, &text).map(Some).map_err(|line| StateError::Malformed { path, line })
+    parse(instance, &text).map(Some).map_err(|line| StateError::Malformed { path, line })
 }
 
 /// Reads `counters` of the working instance; none if no module is loaded.
@@ -232,7 +243,7 @@ fn read_text(host: &Host, path: &PathBuf) -> Result<String, StateError> {
 }
 
 /// Parses the text of `state`. The error names the missing line.
-fn parse(host: &Host, instance: Instance, text: &str) -> Result<State, &'static str> {
+fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
     let get = |key: &str| {
         text.lines().find_map(|line| line.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v.trim()))
     };
@@ -242,9 +253,6 @@ fn parse(host: &Host, instance: Instance, text: &str) -> Result<State, &'static 
         Phase::Refused => Some(parse_refusal(get("refused").ok_or("refused")?)),
         _ => None,
     };
-    let lines = text.lines().filter_map(|line| line.strip_prefix("holder="));
-    let mut holders: Vec<HolderInfo> = lines.filter_map(|line| HolderInfo::parse(host, line)).collect();
-    holders.sort_by_key(|holder| Reverse(holder.milliseconds));
     Ok(State {
         phase,
         version: get("version").ok_or("version")?.to_string(),
@@ -258,7 +266,8 @@ fn parse(host: &Host, instance: Instance, text: &str) -> Result<State, &'static 
         entered: number("entered"),
         translated: number("translated"),
         inside: number("inside").unwrap_or(0),
-        holders,
+        holders: Vec::new(),
+        holder_lines: text.lines().filter_map(|line| line.strip_prefix("holder=")).map(str::to_string).collect(),
         orphans: number("orphans").unwrap_or(0),
         refused,
         instance,

@@ -99,7 +99,7 @@ pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Explained> {
         up: engine.is_some(),
         engine,
         since: None,
-        module_state: module,
+        module_state: module.map(|state| state.with_holders(host)),
         proof: proof.as_ref().map(ProofView::from),
         foreign_module: Some(foreign::find(host)).filter(|foreign| !foreign.loaded.is_empty()),
         function_tracing: !host.ftrace_disabled(),

@@ -75,7 +75,7 @@ impl Done {
             build_seconds: raised.built_in.map(|took| took.as_secs_f64()),
             gapless: raised.replaced.as_ref().map(|replaced| replaced.gapless),
             replaced_version: raised.replaced.map(|replaced| replaced.version),
-            module_state: raised.state,
+            module_state: raised.state.map(|state| state.with_holders(host)),
             proof: proof.as_ref().map(ProofView::from),
             notify_state: notify_state.as_ref().map(NotifyView::from),
             to_try: driver.as_ref().map(|_| container_engines::try_command(host, choice.engine)),

@@ -112,7 +112,7 @@ fn retired_supervisor_passes_calls_on(stage: &Stage, scene: &Scene) -> Result<()
 
 /// For a story that starts and ends supervisors itself: ends the stage's own.
 fn end_supervisor(stage: &Stage) -> Result<(), Fault> {
-    check_own_list(&stage.scene()?, "the list")?;
+    check_own_list(&*stage.scene()?, "the list")?;
     stage.clear_scene();
     Ok(stage.unload_engine()?)
 }

@@ -4,7 +4,7 @@ use super::*;
 use mpu_host::host::fake::FakeHost;
 
 fn parse(text: &str) -> Result<State, &'static str> {
-    super::parse(&FakeHost::in_order().host(), Instance::Mpu, text)
+    super::parse(Instance::Mpu, text).map(|state| state.with_holders(&FakeHost::in_order().host()))
 }
 
 #[test]
