@@ -101,7 +101,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             print_report(cli, &status::status(&host, mpu::probe::call_driver).context("the state is not known")?)
         }
         Command::Probe => {
-            let found = mpu::probe::compare::probe_in_time(&host).map_err(Explained::from);
+            let found = mpu::probe::compare::probe(&host).map_err(Explained::from);
             print_report(cli, &found.context("nothing was measured")?)
         }
         Command::Install(options) => {

@@ -9,10 +9,8 @@ use mpu_host::config::{Config, Visibility};
 use mpu_host::driver::{self, Driver, Numbering};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_notify::supervised_child;
-use mpu_os::deadline::within;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::time::Duration;
 
 /// What was found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -58,23 +56,6 @@ pub struct Numbers {
     pub list: Option<Numbering>,
     /// In GET_PID_INFO.
     pub details: Option<Numbering>,
-}
-
-/// How long the driver may take: the first client of a GPU waits for the GPU to start.
-const TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Does the same as [`probe`], but gives up a driver that hangs. The thread of a late call ends with this process.
-pub fn probe_in_time(host: &Host) -> Result<ProbeReport, ProbeError> {
-    in_time(host, TIMEOUT, probe)
-}
-
-fn in_time(
-    host: &Host,
-    timeout: Duration,
-    probe: fn(&Host) -> Result<ProbeReport, ProbeError>,
-) -> Result<ProbeReport, ProbeError> {
-    let host = host.clone();
-    within(timeout, move || probe(&host)).unwrap_or(Err(ProbeError::Hangs { seconds: timeout.as_secs() }))
 }
 
 /// Measures on this host, and compares.
@@ -136,23 +117,5 @@ fn is_permitted(fault: Fault, visibility: Visibility) -> bool {
         Visibility::Own => false,
         Visibility::Pod => matches!(fault, Fault::ListForeign | Fault::DetailsForeign | Fault::SamplesForeign),
         Visibility::Host => true,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use mpu_host::explain::Explain;
-    use mpu_host::host::fake::FakeHost;
-
-    #[test]
-    fn hanging_driver_ends_probe_at_timeout() {
-        fn hangs(_: &Host) -> Result<ProbeReport, ProbeError> {
-            loop {
-                std::thread::park();
-            }
-        }
-        let error = in_time(&FakeHost::in_order().host(), Duration::from_millis(20), hangs).expect_err("it hangs");
-        assert_eq!(error.code(), "driver_hangs");
     }
 }

@@ -49,8 +49,6 @@ pub enum ProbeError {
     Child { message: String },
     #[error("cannot become a client of the driver")]
     Driver { source: RmError },
-    #[error("the driver gave no answer within {seconds} s")]
-    Hangs { seconds: u64 },
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -81,7 +79,6 @@ impl Explain for ProbeError {
                 "check whether nvidia-smi works on this host: a GPU must be there",
             ),
             E::Driver { .. } => ("driver_refuses", Exit::Failed, SMI),
-            E::Hangs { .. } => ("driver_hangs", Exit::Failed, SMI),
         };
         (code, exit, fix.to_string())
     }
