@@ -323,10 +323,7 @@ fn record(host: &Host, items: &[Item], dkms: bool, service: bool, old: Option<&R
     let before = old.into_iter().flat_map(|old| &old.directories).filter(|folder| host.at(folder).exists()).cloned();
     let directories: BTreeSet<PathBuf> = made.chain(before).collect();
     let directories = directories.into_iter().collect();
-    // A file that was edited, so that an upgrade to a version without it has kept it. A later version may have it again.
-    let is_kept = |file: &&Installed| !items.iter().any(|item| item.path == file.path) && is_edited(host, file);
-    let kept = old.into_iter().flat_map(|old| &old.files).filter(is_kept).cloned();
-    let files = items.iter().filter_map(of).chain(kept).collect();
+    let files = items.iter().filter_map(of).collect();
     let record = Record { version: VERSION.to_string(), files, directories, dkms, service };
     // The serialization cannot fail: strings, booleans and paths.
     Item::file(RECORD, 0o644, serde_json::to_vec_pretty(&record).unwrap_or_default(), "what is installed")

@@ -616,14 +616,6 @@ fn upgrade_keeps_edited_old_file() {
     let done = node.install().expect("upgraded");
     assert!(done.steps.iter().any(|step| step.kind == Kind::Keep && step.what == EDITED), "{:?}", done.steps);
     assert_eq!([EDITED, UNTOUCHED].map(|path| node.text(path)), [Some("edited".to_string()), None]);
-    // A version that has this file again keeps it, too.
-    assert_eq!(node.install().expect("nothing to do").result, InstallResult::Unchanged);
-    let record = Record::read(&node.host());
-    let again = layout::Item::file(EDITED, 0o644, "again", "a unit");
-    let foreign = plan::foreign_files(&node.host(), std::slice::from_ref(&again), record.as_ref());
-    assert!(foreign.is_empty(), "{foreign:?}");
-    let steps = plan::install(&node.host(), vec![again], false, record.as_ref(), false);
-    assert!(steps.iter().any(|step| step.action == Action::Keep(EDITED.into())), "{steps:?}");
 }
 
 #[test]
