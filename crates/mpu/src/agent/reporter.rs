@@ -173,10 +173,6 @@ impl<'a> Reporter<'a> {
                     if let (Err(wrong), true) = (&read, read != self.engine) {
                         (self.log)(wrong);
                     }
-                    if self.engine.is_err() && read.is_ok() {
-                        // A new episode, because an unchanged Event would be sent much later.
-                        (self.needs_correction, self.episode) = (true, self.episode + 1);
-                    }
                     self.engine = read;
                 }
                 Err(error) => self.labels.failed(self.log, now, &chain(&error)),
@@ -367,19 +363,6 @@ mod tests {
         assert_eq!(reporter.engine(121), Some(EngineSetting::Module));
         reporter.report(121, None);
         assert_eq!(cluster.events.borrow().len(), 1);
-    }
-
-    #[test]
-    fn corrected_label_is_followed_by_served_event() {
-        let cluster = FakeCluster::default();
-        let mut reporter = Reporter::new(&cluster, &|_| ());
-        for now in 0..400 {
-            let engine = if (100..200).contains(&now) { "notfy" } else { "module" };
-            cluster.labels.borrow_mut().insert(super::super::label::ENGINE_LABEL.into(), engine.into());
-            reporter.engine(now);
-            reporter.report(now, Some((Reason::Served, "right")));
-        }
-        assert_eq!(cluster.reasons(), ["MpuServed", "MpuEngineLabelInvalid", "MpuServed"]);
     }
 
     fn report_each_second(reporter: &mut Reporter<'_>, seconds: std::ops::Range<u64>) {
