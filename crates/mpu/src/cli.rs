@@ -37,7 +37,7 @@ pub struct Cli {
 const MAX_WIDTH: usize = 110;
 
 /// The commands in the second list of `--help`: few people type them.
-const FOR_CLUSTERS: &[&str] = &["agent", "nri", "build", "schema", "man", "completions", "metrics"];
+pub const FOR_CLUSTERS: &[&str] = &["agent", "nri", "build", "schema", "man", "completions", "metrics"];
 
 /// Lists the commands under two headings. Clap has one heading for all (<https://github.com/clap-rs/clap/issues/1553>), so
 /// it renders each half of the list as a command of its own.

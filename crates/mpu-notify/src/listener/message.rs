@@ -64,7 +64,8 @@ pub(crate) fn receive(stream: BorrowedFd<'_>) -> io::Result<Option<NewListener>>
             break;
         }
         if text.len() > MAX_SIZE {
-            log!("a runtime's message is cut off after {} KiB: its container is called unknown", text.len() >> 10);
+            let loss = if fds.is_empty() { "it had no listener" } else { "its container is called unknown" };
+            log!("a runtime's message is cut off after {} KiB: {loss}", text.len() >> 10);
             break;
         }
     }

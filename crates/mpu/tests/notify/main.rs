@@ -65,8 +65,7 @@ fn run_script(script: &str) -> Option<String> {
 
 /// The same with a running keeper, whose PID is `$hold`.
 fn run_beside_keeper(log: &str, script: &str) -> Option<String> {
-    let up = "& hold=$!; until test -S /run/mpu/notify/listener.sock; do sleep 0.05; done";
-    run_script(&format!("{SEND_COMMAND}; $MPU notify hold {log} {up}; {script}"))
+    run_script(&format!("{SEND_COMMAND}; $MPU notify hold {log} & hold=$!; send state >/dev/null; {script}"))
 }
 
 /// Not a test: the program that other tests run in a container. Every call must fail as on `/dev/null`.
@@ -198,9 +197,7 @@ struct KeeperShell {
 
 impl KeeperShell {
     fn up(script: &str) -> (KeeperShell, BufReader<ChildStdout>) {
-        let up = "$MPU notify hold & until $MPU_STATE; do sleep 0.05; done";
-        let state = "test -S /run/mpu/notify/listener.sock";
-        let mut shell = shell(&format!("{}; {script}", up.replace("$MPU_STATE", state)));
+        let mut shell = shell(&format!("{SEND_COMMAND}; $MPU notify hold & send state >/dev/null; {script}"));
         let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare and sh");
         let out = BufReader::new(shell.stdout.take().expect("piped"));
         (KeeperShell { shell }, out)
@@ -246,8 +243,7 @@ fn repeated_supervisor_kills_lose_no_call() {
     let callers = format!(
         "export {CALLS}=1500; for i in 1 2 3 4; do $MPU run -- sh -c '{CALLER} & {CALLER}; wait' & all=\"${{all-}} $!\"; done"
     );
-    let (keeper, mut out) =
-        KeeperShell::up(&format!("{SEND_COMMAND}; {callers}; wait $all; echo over; read end; send retire; wait"));
+    let (keeper, mut out) = KeeperShell::up(&format!("{callers}; wait $all; echo over; read end; send retire; wait"));
     let began = Instant::now();
     let (sender, finished) = std::sync::mpsc::channel();
     let reading = std::thread::spawn(move || {
@@ -481,7 +477,7 @@ fn listener_without_thread_is_attended_later() {
         done
         test -n \"$group\" || {{ echo 'skipped: no control group that counts processes'; exit; }}
         {SEND_COMMAND}; $MPU notify hold 2>/run/mpu/log & hold=$!
-        until test -S /run/mpu/notify/listener.sock; do sleep 0.05; done
+        send state >/dev/null
         $MPU run -- {TIMED_CALLER} & run=$!
         until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
         first=$(send state | {PID}); for pid in $hold $first; do echo $pid >$group/cgroup.procs; done
