@@ -21,7 +21,7 @@ use crate::{chart, files, kernels, nvidia, paths, promtool, setup};
 
 const VERSION: &str = "1.20.2";
 /// Raised when the programs are made otherwise, so that older caches are made anew.
-const RECIPE: u32 = 2;
+const RECIPE: &str = "2";
 /// The API server's and the node's addresses: of the network that QEMU emulates, and on the loopback of the namespaces.
 const SERVER: &str = "10.96.0.1";
 const NODE_ADDRESS: &str = "10.96.0.20";
@@ -94,8 +94,8 @@ pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
 
 /// The folder with the four programs of Kubernetes, etcd, kubectl, the registry and containerd's.
 fn programs() -> Result<PathBuf> {
-    let folder = paths::cache("cluster")?;
-    files::get_or_make(folder.join(format!("{VERSION}-{RECIPE}")), Path::is_dir, |partial| {
+    let place = paths::cache("cluster")?.join(format!("{VERSION}-{RECIPE}"));
+    files::get_or_make(place, Path::is_dir, |partial| {
         let work = partial.join("work");
         let (tools, newer) = (Suite::open("bookworm")?, Suite::open("trixie")?);
         let packages = ["golang-1.19-go", "golang-1.19-src", "etcd-server", "docker-registry"].map(str::to_owned);
@@ -116,9 +116,7 @@ fn programs() -> Result<PathBuf> {
         let log = paths::target("log")?.join("kubernetes-build.log");
         let built = build_to_log(build.arg(VERSION).arg(partial), &log, "Kubernetes (8 minutes of a processor)")?;
         ensure!(built, "Kubernetes cannot be built: {}", log.display());
-        files::remove(&work)?;
-        files::remove_older(&folder, VERSION, RECIPE);
-        Ok(())
+        files::remove(&work)
     })
 }
 

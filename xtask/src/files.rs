@@ -119,7 +119,6 @@ pub fn get_or_make(
     if is_whole(&place) {
         return Ok(place);
     }
-    remove_partials(&place);
     // Not one name for all: a program of a killed run can still write to its folder, or have it mounted.
     let partial = with_suffix(&place, &format!("partial-{}", std::process::id()));
     recreate(&partial)?;
@@ -130,44 +129,6 @@ pub fn get_or_make(
     remove(&place)?;
     fs_err::rename(&partial, &place)?;
     Ok(place)
-}
-
-/// The same for a folder that is made anew if another recipe made it.
-pub fn get_or_make_by(recipe: &str, place: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    let is_whole = |folder: &Path| read(&folder.join("recipe")).is_ok_and(|made_by| made_by == recipe);
-    get_or_make(place, is_whole, |partial| {
-        make(partial)?;
-        Ok(fs_err::write(partial.join("recipe"), recipe)?)
-    })
-}
-
-/// Removes the incomplete folders that killed runs left, unless something is mounted there. The caller has the place's lock.
-fn remove_partials(place: &Path) {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let prefix = with_suffix(place, "partial-").display().to_string();
-    for path in place.parent().and_then(|folder| entries(folder).ok()).unwrap_or_default() {
-        let name = path.display().to_string();
-        let Some(pid) = name.strip_prefix(&prefix) else { continue };
-        if !Path::new("/proc").join(pid).exists() && !mounts.contains(&name) {
-            let _ = remove(&path);
-        }
-    }
-}
-
-/// Removes what recipes with a lower number made by this name: `NAME-1`, `NAME-1.lock`, and the file `NAME-1.cpio` of an earlier form.
-pub fn remove_older(folder: &Path, name: &str, recipe: u32) {
-    for path in entries(folder).unwrap_or_default() {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let Some(rest) = file.strip_prefix(name).and_then(|rest| rest.strip_prefix('-')) else { continue };
-        let (number, ending) = rest.split_once('.').unwrap_or((rest, ""));
-        // Failures are ignored: nothing needs these any more.
-        match (number.parse::<u32>(), ending) {
-            (Ok(number), "") if number < recipe => drop(remove(&path)),
-            (Ok(number), "lock") if number < recipe => drop(fs_err::remove_file(&path)),
-            (Ok(number), "cpio") if number <= recipe => drop(fs_err::remove_file(&path)),
-            _ => {}
-        }
-    }
 }
 
 #[cfg(test)]
@@ -186,45 +147,9 @@ mod tests {
                 Ok(())
             })
         };
-        // No process has this number, and one always has the number 1.
-        let left = ["550.163.01.partial-4194305", "550.163.01.partial-1", "550.partial-4194305"];
-        let left = left.map(|name| cache.path().join(name));
-        left.iter().for_each(|folder| fs_err::create_dir(folder).unwrap());
         assert!(make(true).is_err() && !place.exists());
         assert!(make(false).is_ok() && whole(&place));
         assert!(make(true).is_ok(), "it is not made again");
-        assert_eq!(left.map(|folder| folder.exists()), [false, true, true]);
-    }
-
-    #[test]
-    fn other_recipe_makes_folder_anew() {
-        let cache = tempfile::tempdir().unwrap();
-        let mut made = Vec::new();
-        for recipe in ["1", "1", "2", "1"] {
-            get_or_make_by(recipe, cache.path().join("prometheus"), |_| {
-                made.push(recipe);
-                Ok(())
-            })
-            .unwrap();
-        }
-        assert_eq!(made, ["1", "2", "1"]);
-    }
-
-    #[test]
-    fn older_caches_of_same_name_are_removed() {
-        let cache = tempfile::tempdir().unwrap();
-        let at = |name: &str| cache.path().join(name);
-        let stay = ["6.1-amd64-2", "6.1-amd64-3", "6.1-1", "6.1-amd64", "6.1-amd64-x"];
-        ["6.1-amd64-1"].iter().chain(&stay).for_each(|name| fs_err::create_dir(at(name)).unwrap());
-        for file in ["6.1-amd64-1.lock", "6.1-amd64-2.cpio", "6.1-amd64-1.cpio"] {
-            fs_err::write(at(file), "").unwrap();
-        }
-        remove_older(cache.path(), "6.1-amd64", 2);
-        let mut left: Vec<_> = entries(cache.path()).unwrap();
-        left.iter_mut().for_each(|path| *path = path.file_name().unwrap().into());
-        let mut stay = stay.map(PathBuf::from);
-        stay.sort();
-        assert_eq!(left, stay);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::run::{BuildOnce, find_program, output, print_progress, run};
 use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
 /// Raised when the image is made differently, so that older caches are made anew.
-const RECIPE: u32 = 2;
+const RECIPE: &str = "2";
 /// The name of a cached archive in its folder.
 const ARCHIVE: &str = "archive.cpio";
 /// The kernel that the node is updated to.
@@ -405,15 +405,13 @@ pub fn debian(variant: &Debian) -> Result<PathBuf> {
 
 /// The archive of a folder, made now unless the cache has it.
 fn archive_of(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    let folder = paths::cache("node")?;
-    let place = files::get_or_make(folder.join(format!("{name}-{RECIPE}")), Path::is_dir, |partial| {
+    let place = paths::cache("node")?.join(format!("{name}-{RECIPE}"));
+    let place = files::get_or_make(place, Path::is_dir, |partial| {
         let root = partial.join("root");
         fs_err::create_dir(&root)?;
         make(&root)?;
         pack(&root, &partial.join(ARCHIVE))?;
-        files::remove(&root)?;
-        files::remove_older(&folder, name, RECIPE);
-        Ok(())
+        files::remove(&root)
     })?;
     Ok(place.join(ARCHIVE))
 }

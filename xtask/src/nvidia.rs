@@ -1,7 +1,7 @@
 //! NVIDIA's user space that guests run: unmodified nvidia-smi and NVML of several releases, from the archives' non-free parts, under the
 //! cache's `nvidia/<version>/`. They are downloaded to run in tests on this machine; nothing of them is passed on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -9,9 +9,6 @@ use crate::apt::Suite;
 use crate::arch::Arch;
 use crate::run::print_progress;
 use crate::{files, paths};
-
-/// Raised when the files of a release change, so that older ones are fetched anew.
-const RECIPE: &str = "nvidia 1";
 
 /// The files kept of a release.
 pub const PROGRAMS: [&str; 2] = ["nvidia-smi", "libnvidia-ml.so.1"];
@@ -44,7 +41,7 @@ pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
             versions(arch).collect::<Vec<_>>().join(", ")
         )
     })?;
-    files::get_or_make_by(RECIPE, paths::cache("nvidia")?.join(arch.named(version)), |partial| {
+    files::get_or_make(paths::cache("nvidia")?.join(arch.named(version)), Path::is_dir, |partial| {
         print_progress(format!("fetching nvidia-smi {} from {suite}", arch.named(version)));
         let [smi, nvml] = PROGRAMS;
         let library = format!("libnvidia-ml.so.{version}");

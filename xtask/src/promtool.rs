@@ -1,7 +1,7 @@
 //! Prometheus, and promtool, its checker of metrics and alerts, unpacked from Debian's package into the cache. Not installed: the package
 //! would start a Prometheus on this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -14,9 +14,6 @@ pub const VARIABLE: &str = "MPU_PROMTOOL";
 
 const SUITE: &str = "bookworm";
 
-/// Raised when the files change, so that older ones are fetched anew.
-const RECIPE: &str = "prometheus 1";
-
 pub fn ready() -> Result<PathBuf> {
     Ok(programs()?.join("promtool"))
 }
@@ -26,7 +23,7 @@ pub fn server() -> Result<PathBuf> {
 }
 
 fn programs() -> Result<PathBuf> {
-    files::get_or_make_by(RECIPE, paths::cache("")?.join("prometheus"), |partial| {
+    files::get_or_make(paths::cache("")?.join("prometheus"), Path::is_dir, |partial| {
         print_progress("fetching Prometheus (19 MB)");
         Suite::open(SUITE)?.unpack_files(&["prometheus"], &["bin/promtool", "bin/prometheus"], partial)
     })

@@ -92,9 +92,11 @@ fn add_once(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
 
 /// The folder with Debian's programs of another architecture, fetched now unless the cache has it.
 fn ready(arch: Arch) -> Result<PathBuf> {
-    files::get_or_make_by(RECIPE, paths::cache("sysroot")?.join(arch.to_string()), |partial| {
+    let is_whole = |dir: &Path| files::read(&dir.join("recipe")).is_ok_and(|recipe| recipe == RECIPE);
+    files::get_or_make(paths::cache("sysroot")?.join(arch.to_string()), is_whole, |partial| {
         print_progress(format!("fetching {arch} programs for guests from {SUITE}"));
         let suite = Suite::open_for(SUITE, arch)?;
-        suite.unpack(&suite.with_dependencies(&PACKAGES.map(str::to_owned))?, partial).map(drop)
+        suite.unpack(&suite.with_dependencies(&PACKAGES.map(str::to_owned))?, partial)?;
+        Ok(fs_err::write(partial.join("recipe"), RECIPE)?)
     })
 }
