@@ -78,7 +78,7 @@ fn run_story(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdic
         _ => {}
     }
     let ending = (story.run)(stage);
-    stage.restore().context("cannot restore the stage")?;
+    stage.restore().with_context(|| format!("cannot restore the stage after {ending:?}"))?;
     let lines = log.lines()?;
     for line in lines.iter().filter(|line| line.starts_with("stale: a breakpoint")) {
         println!("guest: {line}");

@@ -2,7 +2,7 @@
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
 
-use super::generate::GenerateError;
+use super::error::GenerateError;
 use super::inject::{self, Options};
 use crate::driver::files::File;
 use crate::driver::{DriverRoot, Node, device_number, imex_channel};

@@ -2,15 +2,16 @@
 //!
 //! Source: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
+use super::error::GenerateError;
 use super::extra::{self, Mode};
 use super::hooks::Hooks;
 use super::inject::{self, Options};
 use super::name::{Kind, QualifiedName};
 use super::registry::append;
-use super::validate::{self, Invalid};
+use super::validate;
 use super::version;
 use crate::capability::Capabilities;
-use crate::driver::{Driver, DriverError, DriverRoot, Gpu, LAST_IMEX_CHANNEL, Mig, Selection, UnknownDevice};
+use crate::driver::{Driver, DriverRoot, Gpu, Mig, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, Device, Spec};
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,24 +41,6 @@ pub enum Naming {
     Index,
     Uuid,
     TypeIndex,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum GenerateError {
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    #[error(transparent)]
-    Unknown(#[from] UnknownDevice),
-    #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
-    Nothing(&'static str),
-    #[error("the driver reports no UUID of device {}: use --device-name-strategy=index", .0.join(", "))]
-    NoUuid(Vec<String>),
-    #[error("empty device edits: device '{0}' has no node, {1} is not there")]
-    NoNode(String, String),
-    #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
-    Channel(String),
-    #[error("the spec would be invalid: {0}")]
-    Invalid(#[from] Invalid),
 }
 
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {

@@ -6,6 +6,7 @@
 //!
 //! Source: CDI specification 1.1.0 (`SPEC.md` of container-device-interface).
 
+pub mod error;
 pub mod extra;
 pub mod file;
 pub mod generate;
@@ -17,7 +18,8 @@ pub mod transform;
 pub mod validate;
 pub mod version;
 
-pub use generate::{GenerateError, Request, generate};
+pub use error::GenerateError;
+pub use generate::{Request, generate};
 pub use hooks::{HookName, Hooks};
 pub use inject::Options;
 pub use name::{Kind, QualifiedName};

@@ -5,9 +5,10 @@
 
 mod watch;
 
+use crate::cdi::error::GenerateError;
 use crate::cdi::extra::Mode;
 use crate::cdi::file::{self, Format};
-use crate::cdi::generate::{self, GenerateError, Naming, Request, generate};
+use crate::cdi::generate::{self, Naming, Request, generate};
 use crate::cdi::inject::Options;
 use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};
