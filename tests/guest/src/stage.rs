@@ -327,7 +327,7 @@ impl Stage {
         let has_own = self.supervisor.borrow().is_some();
         if self.engine == Engine::Notify && !has_own && supervisor::pid()?.is_some() {
             supervisor::send("retire\n")?;
-            supervisor::wait_until("what a story started does not end", || Ok(supervisor::pid()?.is_none()))?;
+            supervisor::wait_until("a story's supervisor does not end", || Ok(supervisor::pid()?.is_none()))?;
         }
         let is_up = match self.engine {
             Engine::Module => loaded("mpu")?,

@@ -1,4 +1,4 @@
-//! What the host and a test guest tell each other. The host writes the plan's rows as JSON. The guest prints verdicts and its exit line.
+//! The messages between the host and a test guest. The host writes the plan's rows as JSON. The guest prints verdicts and its exit line.
 //! tests/node/stories.sh prints verdicts, too; a test of xtask compares its format.
 
 use std::fmt;

@@ -142,7 +142,7 @@ pub struct State {
 }
 
 impl State {
-    /// Looks up the processes and containers of `holders`, which are empty before.
+    /// Fills `holders`, which are empty before. Looks up their processes and containers, so only reports call it.
     pub fn with_holders(mut self, host: &Host) -> State {
         self.holders = self.holder_lines.iter().filter_map(|line| HolderInfo::parse(host, line)).collect();
         self.holders.sort_by_key(|holder| Reverse(holder.milliseconds));

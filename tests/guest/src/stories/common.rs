@@ -82,7 +82,7 @@ pub fn with_host_pid(pids: impl IntoIterator<Item = u32>, start: impl Fn(u32) ->
             return Ok(holder);
         }
     }
-    bail!("no process gets the host PID that it is to have")
+    bail!("no process gets the wanted host PID")
 }
 
 /// Runs `act` while the GPU has hand-made samples.
